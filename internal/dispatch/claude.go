@@ -22,35 +22,34 @@ import (
 type Claude struct {
 	API         string // its URL; empty: Anthropic's
 	Environment string // its ID
-	Key         string // that claims work; no VM gets it
+	Key         string // claims work; no VM gets it
 
-	// MaxIdle is how long a session's VM waits for more once the agent's turn has ended; 0: the
-	// SDK's minute.
+	// MaxIdle is how long a session's VM waits for more work once the agent's turn has ended; 0: the
+	// SDK's default of a minute.
 	MaxIdle time.Duration
-	// Worker is the program that serves a session in its VM, compressed by gzip: linus-worker.
+	// Worker is the program that serves a session in its VM: linus-worker, compressed with gzip.
 	Worker []byte
 }
 
-// ServeClaude claims the environment's work until ctx ends, and serves each session in a VM of
-// its own.
+// ServeClaude claims the environment's work until ctx ends, and serves each session in its own VM.
 func ServeClaude(ctx context.Context, o Options, c Claude) error {
 	return Serve(ctx, o, "claude", c.Environment, newClaude(o, c))
 }
 
-// claude is the environment's queue. What it gives out again has lost its claim, so that each claim
-// is a piece of work of its own.
+// claude is the environment's queue. The queue gives out an item again only if its claim was lost, so
+// each claim is a separate piece of work.
 type claude struct {
 	Claude
 
 	log    *slog.Logger
 	queue  *queue
-	polled Work // last, as long as it is not claimed
+	polled Work // the last item polled, until it is claimed
 
 	mu     sync.Mutex
 	claims map[string]*claim // by the work's ID
 }
 
-// claim is an item of work that was polled, and its lease.
+// claim is a polled item of work with its lease.
 type claim struct {
 	*claimed
 	lease *lease
@@ -60,7 +59,7 @@ func newClaude(o Options, c Claude) *claude {
 	return &claude{Claude: c, log: o.Log, queue: newQueue(c.API, c.Environment, c.Key, o.Name), claims: map[string]*claim{}}
 }
 
-// divider is between an item's ID and what makes a claim's of it.
+// divider separates an item's ID from the suffix that makes the claim's ID unique.
 const divider = "+"
 
 func itemOf(w Work) string {
@@ -86,7 +85,7 @@ func (c *claude) forget(w Work) {
 	delete(c.claims, w.ID)
 }
 
-// Task waits for the worker and its work, and becomes the worker.
+// Task unpacks the worker and becomes it.
 func (*claude) Task() string {
 	return `# Serves a session of Claude Managed Agents.
 dir=/tmp/$name
@@ -96,9 +95,9 @@ exec "$dir/worker" "$item"
 `
 }
 
-// Waiting polls for an item of work, which waits for a second itself.
+// Waiting polls for an item of work. The poll itself waits for up to a second.
 func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
-	c.forget(c.polled) // nobody has claimed it, as it cannot be
+	c.forget(c.polled) // invalid work: the dispatcher has not claimed it
 	item, err := c.queue.poll(ctx)
 	if err != nil && !passes(err) {
 		err = &Fatal{fmt.Errorf("claim work of environment %s: %w", c.Environment, err)}
@@ -114,7 +113,7 @@ func (c *claude) Waiting(ctx context.Context) ([]Work, error) {
 	return []Work{w}, nil
 }
 
-// Claim acknowledges an item, and begins its lease.
+// Claim acknowledges an item and starts its lease.
 func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
 	item := c.of(w)
 	c.polled = Work{}
@@ -123,12 +122,12 @@ func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
 			c.forget(w)
 		}
 	}()
-	if err := c.queue.ack(ctx, item.ID); err != nil { // whose it is now nobody knows
+	if err := c.queue.ack(ctx, item.ID); err != nil { // it is unknown who has the item now
 		item.lease.stop(ctx)
 		return false, fmt.Errorf("acknowledge %s: %w", item.ID, err)
 	}
 	switch {
-	case item.Data.Type != "session": // a health check: that it is claimed is all it asks for
+	case item.Data.Type != "session": // a health check: claiming it is enough
 		item.lease.stop(ctx)
 		return false, nil
 	case item.Secret == "":
@@ -143,17 +142,17 @@ func (c *claude) Claim(ctx context.Context, w Work) (ours bool, err error) {
 	return err == nil, err
 }
 
-// Hold extends the lease until then.
+// Hold extends the lease until done is closed.
 func (c *claude) Hold(ctx context.Context, s Session, done <-chan struct{}) error {
 	item := c.of(s.Work)
-	if item == nil { // it is from before a restart, and its secret is gone
+	if item == nil { // from before a restart: its secret is gone
 		return ErrLost
 	}
 	return item.lease.keep(ctx, done)
 }
 
-// Handover extends the lease once more, so that the worker has all the time there is, and gives it
-// to that.
+// Handover extends the lease once more, so that the worker starts with a full lease, and hands the lease
+// over to the worker.
 func (c *claude) Handover(ctx context.Context, s Session) (h Handover, err error) {
 	item := c.of(s.Work)
 	if item == nil {
@@ -172,14 +171,14 @@ func (c *claude) Handover(ctx context.Context, s Session) (h Handover, err error
 	return h, err
 }
 
-// Release leaves the item to the queue: its worker has stopped it, if it could, and else the lease
-// ends; whose it is then nobody knows here.
+// Release leaves the item to the queue: either its worker has stopped it, or the lease expires, and it is
+// unknown here who gets the item then.
 func (c *claude) Release(_ context.Context, s Session, _ *job.Outcome) error {
 	c.forget(s.Work)
 	return nil
 }
 
-// packed is the worker as an archive of a directory with it.
+// packed returns a tar archive of the directory dir with the worker in it.
 func packed(dir string, worker []byte) (io.Reader, error) {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)

@@ -12,26 +12,26 @@ import (
 	"linus/internal/job"
 )
 
-// ClaudeCode is a self-hosted environment of Claude Code, whose runners poll by themselves.
+// ClaudeCode is a self-hosted environment of Claude Code, whose runners poll for sessions themselves.
 type ClaudeCode struct {
-	Secret string // the environment's: its runners have it, in their VMs' memory
+	Secret string // the environment's; runners have it in their VMs' memory
 
-	// Replace is how long a runner takes sessions; then it serves the one it has to the end of
-	// a turn. It takes one session, and there is another runner in a new VM.
+	// Replace is how long a runner accepts a session; after that it serves the session it has to the end
+	// of its turn. A runner serves one session, and is replaced by another one in a new VM.
 	Replace time.Duration
-	Args    []string // more for claude self-hosted-runner
+	Args    []string // further arguments of claude self-hosted-runner
 }
 
-// replaceMore is what a runner has to end in after Replace.
+// replaceMore is the time a runner has to end after Replace.
 const replaceMore = time.Hour
 
 // MaxReplace bounds Replace.
 const MaxReplace = job.MaxTimeout*time.Second - replaceMore
 
-// ofClaudeCode is the environment in labels: whose a secret is nobody knows.
+// ofClaudeCode stands for the environment in labels: the secret does not tell which environment it belongs to.
 const ofClaudeCode = "claude-code"
 
-// KeepClaudeCode keeps a runner in a VM of its own in each place until ctx ends.
+// KeepClaudeCode keeps a runner in its own VM in each place until ctx ends.
 func KeepClaudeCode(ctx context.Context, o Options, c ClaudeCode) error {
 	if o.Manifest.Timeout == 0 {
 		o.Manifest.Timeout = int((c.Replace + replaceMore) / time.Second)
@@ -39,18 +39,18 @@ func KeepClaudeCode(ctx context.Context, o Options, c ClaudeCode) error {
 	return Serve(ctx, o, ofClaudeCode, ofClaudeCode, &runners{ClaudeCode: c, began: map[string]time.Time{}})
 }
 
-// runners is a queue in which there is always a runner to be had, but for a while after several
-// that ended as soon as they had begun.
+// runners is a queue in which a runner is always wanted, except for a while after several runners in a
+// row have ended as soon as they started.
 type runners struct {
 	ClaudeCode
 
 	mu    sync.Mutex
-	began map[string]time.Time // by sessions' names
-	brief int                  // that ended so, one after the other
+	began map[string]time.Time // by session name
+	brief int                  // number of runners in a row that ended at once
 	until time.Time
 }
 
-// atOnce is how long no runner lasts that had a session.
+// atOnce is less than the lifetime of any runner that had a session.
 const atOnce = 20 * time.Second
 
 func (*runners) takes() {}
@@ -59,8 +59,8 @@ func (*runners) labels(Work) map[string]string {
 	return map[string]string{labelEnvironment: ofClaudeCode}
 }
 
-// Task runs a runner that takes one session: that is what --capacity 1 and --drain-grace-sec 0
-// mean. Nobody asks a VM's runner for its health: that it is a job says it.
+// Task runs a runner for one session (--capacity 1, --drain-grace-sec 0). Its health endpoint is off: the
+// state of its job is enough.
 func (k *runners) Task() string {
 	args := append([]string{"--capacity", "1", "--drain-grace-sec", "0", "--health-port", "0"}, k.Args...)
 	return fmt.Sprintf(`# Runs Claude Code's self-hosted runner.

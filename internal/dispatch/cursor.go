@@ -14,14 +14,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Cursor is a request for a machine that Cursor's `agent worker controller` has claimed, and runs its
-// spawn hook for (cursor.com/docs/cloud-agent/self-hosted-guides/pool, "Worker controller").
+// Cursor is a request for a machine that Cursor's `agent worker controller` has claimed and for which it
+// runs its spawn hook (cursor.com/docs/cloud-agent/self-hosted-guides/pool, "Worker controller").
 type Cursor struct {
 	Pool, Worker string // names of the pool, and of the worker that the request is claimed for
-	Token        string // the request's own, which controllers with --session-token have
+	Token        string // the request's own; controllers with --session-token provide it
 	API, Public  string // where the worker connects; empty: Cursor's
 
-	// Idle is how long the worker waits for more once the agent's session has ended.
+	// Idle is how long the worker waits for more work once the agent's session has ended.
 	Idle time.Duration
 }
 
@@ -30,7 +30,7 @@ var (
 	cursorSecret = lazyregexp.New(`^[!-~]+$`)
 )
 
-// ReadCursor reads what a spawn hook is told by its environment.
+// ReadCursor reads the request from the environment of a spawn hook.
 func ReadCursor(env map[string]string) (Cursor, error) {
 	c := Cursor{Pool: env["CURSOR_POOL"], Worker: env["CURSOR_AGENT_WORKER_ID"], Token: env["CURSOR_AUTH_TOKEN"], API: env["CURSOR_API_URL"], Public: env["CURSOR_API_ENDPOINT"]}
 	switch {
@@ -53,12 +53,12 @@ func ReadCursor(env map[string]string) (Cursor, error) {
 	return c, nil
 }
 
-// SpawnCursor has a worker for the request run in a VM of its own, and returns its job once the VM has
-// what it needs. Called again for the same worker, it is the same job.
+// SpawnCursor runs a worker for the request in its own VM, and returns the job's ID once the VM has what
+// it needs. Called again for the same worker, it returns the same job.
 func SpawnCursor(ctx context.Context, o Options, c Cursor) (id string, err error) {
 	d := &dispatcher{Options: o, kind: "cursor", queue: c.Pool, q: cursor{c}}
 	s := Session{Work: Work{ID: c.Worker}, Name: fmt.Sprintf("linus-dispatch-%x", sha256.Sum256([]byte(c.Pool+"\n"+c.Worker)))[:len("linus-dispatch-")+26]}
-	if len(c.Worker) > 63 { // others may begin alike
+	if len(c.Worker) > 63 { // other IDs may have the same prefix
 		s.Work.ID = c.Worker[:36] + "-" + s.Name[len(s.Name)-26:]
 	}
 	if err := d.start(ctx, &s, o.Manifest); err != nil {
@@ -70,7 +70,7 @@ func SpawnCursor(ctx context.Context, o Options, c Cursor) (id string, err error
 	return s.Job, nil
 }
 
-// cursor is the queue of one piece of work, which is claimed already.
+// cursor is the queue of one piece of work that is already claimed.
 type cursor struct{ Cursor }
 
 func (cursor) Waiting(context.Context) ([]Work, error)              { return nil, nil }

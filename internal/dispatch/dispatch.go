@@ -1,7 +1,7 @@
-// Package dispatch serves queues of others with jobs, so that each piece of work has a VM of its
-// own: it claims work, has an engine run a job for it, hands the work over and follows the job to
-// its end. It is a client of an engine like any other, and knows neither commands nor hosts. A
-// queue's own key stays in it: VMs get what their own session needs, and that by a file in memory.
+// Package dispatch serves foreign work queues with jobs, so that each piece of work has its own VM: it
+// claims work, has an engine run a job for it, hands the work over and follows the job to its end. It is
+// a client of an engine like any other, and knows neither commands nor hosts. A queue's key stays in the
+// dispatcher: a VM gets only what its own session needs, in a file in memory.
 package dispatch
 
 import (
@@ -20,7 +20,7 @@ import (
 	"linus/internal/sleep"
 )
 
-// Engine is what a dispatcher needs of one.
+// Engine is the part of an engine that a dispatcher uses.
 type Engine interface {
 	Caller(ctx context.Context) (job.Principal, error)
 	Plan(ctx context.Context, s job.Submission) ([]string, error)
@@ -33,45 +33,45 @@ type Engine interface {
 	ReportDispatcher(ctx context.Context, d job.Dispatcher) (job.Dispatcher, error)
 }
 
-// Options are what all dispatchers have.
+// Options are common to all dispatchers.
 type Options struct {
 	Engine   Engine
-	Name     string       // of this dispatcher: it finds its sessions by it
-	Manifest job.Manifest // what its jobs have in common: their VM, and what they reach
+	Name     string       // of this dispatcher, which finds its sessions by it
+	Manifest job.Manifest // common to all its jobs: the VM and what it may reach
 	Shapes   []Shape      // empty: Manifest is for all work
-	Sessions int          // at the same time
-	Keep     int          // how many VMs may be kept of the queue's sessions; 0: job.DefaultKeep
+	Sessions int          // maximum at the same time
+	Keep     int          // how many VMs of the queue's sessions may be kept; 0: job.DefaultKeep
 	Log      *slog.Logger
 
-	// Every is how long it waits before it asks a queue again in which nothing waits, and which says
-	// nothing by itself; 0: two seconds.
+	// Every is the pause between polls of a queue in which nothing waits and that announces nothing
+	// itself; 0: two seconds.
 	Every time.Duration
 
-	// CoolDown is how long it waits before another session takes the place of one that has failed, and
-	// before it tries the same work again, ever more slowly; 0: half a minute.
+	// CoolDown is the pause before another session takes the place of a failed one, and before the first
+	// retry of the same work, with growing pauses after that; 0: half a minute.
 	CoolDown time.Duration
 
-	// Drain is how long sessions may go on once the dispatcher is to end; Hurry ends that.
+	// Drain is how long sessions may continue once the dispatcher is ending; Hurry cuts that short.
 	Drain time.Duration
 	Hurry <-chan struct{}
 }
 
-// Shape is what jobs for work with a label have in common. The first of several counts.
+// Shape is the common part of the jobs for work with a label. The first shape that matches counts.
 type Shape struct {
 	Label    string
 	Manifest job.Manifest
 }
 
-// Labels of jobs, for people: sessions are found by what their submission says.
+// Labels of jobs, for people. Sessions are found by their submission, not by labels.
 const (
 	labelBy          = "dispatch/by" // the dispatcher's name
 	labelQueue       = "dispatch/queue"
-	labelEnvironment = "dispatch/environment" // the queue, where that is its name
+	labelEnvironment = "dispatch/environment" // the queue, if it is an environment
 	labelSession     = "dispatch/session"
-	labelWork        = "dispatch/work" // the queue's item
+	labelWork        = "dispatch/work" // ID of the queue's item
 )
 
-// labelled is a queue whose jobs have other labels than the queue's name and the work's ID.
+// labelled is a queue whose jobs have other labels than labelQueue and labelWork.
 type labelled interface {
 	labels(w Work) map[string]string
 }
@@ -81,7 +81,7 @@ const (
 	cleanUpTime = 30 * time.Second
 )
 
-// StayError says which jobs go on though their dispatcher has ended.
+// StayError lists the jobs that keep running after their dispatcher has ended.
 type StayError struct{ Jobs []string }
 
 func (e *StayError) Error() string {
@@ -94,34 +94,33 @@ type dispatcher struct {
 	kind, queue string
 	q           Queue
 
-	odd  int  // pieces of work that could not be, when it last asked
-	many bool // more waited then than can be
+	odd  int  // invalid pieces of work at the last poll
+	many bool // more than maxWaiting waited at the last poll
 
 	slots    chan struct{} // one for each session
 	ending   <-chan struct{}
-	held     chan struct{} // closed once the engine has said that work may be taken
+	held     chan struct{} // closed once the engine has allowed the dispatcher to take work
 	sessions sync.WaitGroup
 
 	mu     sync.Mutex
-	taken  map[string]bool   // the IDs of work that has a session here
-	jobs   map[string]bool   // that are followed
-	failed map[string]failed // work that could not be served, by its ID
-	told   job.Dispatcher    // what waits, and why none does
+	taken  map[string]bool   // IDs of work that has a session here
+	jobs   map[string]bool   // IDs of jobs that are followed
+	failed map[string]failed // work that could not be served, by ID
+	told   job.Dispatcher    // last state: what waits, or why that is unknown
 	counts map[job.Reason]int
 }
 
-// failed is how often work has failed, and when it is tried again.
 type failed struct {
 	times int
 	until time.Time
 }
 
-// run works until ctx ends, and then waits for the sessions, as long as it may.
+// run works until ctx ends, and then waits for the sessions, for Drain at most.
 func (d *dispatcher) run(ctx context.Context) error {
 	for _, m := range d.manifests() {
 		m.Task = "true"
 		if _, err := d.Engine.Plan(ctx, job.Submission{Manifest: d.complete(m, Work{ID: "any"})}); err != nil {
-			return err // or each session would meet it
+			return err // each session would fail with it
 		}
 	}
 	ctx, drain := context.WithCancel(ctx)
@@ -164,7 +163,7 @@ func (d *dispatcher) manifests() []job.Manifest {
 	return all
 }
 
-// shape returns the manifest for work; false: it is none of this dispatcher's.
+// shape returns the manifest for work; false: the work is not for this dispatcher.
 func (d *dispatcher) shape(w Work) (job.Manifest, bool) {
 	if len(d.Shapes) == 0 {
 		return d.Manifest, true
@@ -177,7 +176,7 @@ func (d *dispatcher) shape(w Work) (job.Manifest, bool) {
 	return job.Manifest{}, false
 }
 
-// begin runs a session in its place, which is taken.
+// begin runs a session. Its place is taken already.
 func (d *dispatcher) begin(work string, session func()) {
 	d.mu.Lock()
 	d.taken[work] = true
@@ -193,7 +192,7 @@ func (d *dispatcher) begin(work string, session func()) {
 	})
 }
 
-// place takes one for a session; false once ctx has ended.
+// place takes a place for a session. It returns false once ctx has ended.
 func (d *dispatcher) place(ctx context.Context) bool {
 	select {
 	case d.slots <- struct{}{}:
@@ -206,7 +205,7 @@ func (d *dispatcher) place(ctx context.Context) bool {
 	return false
 }
 
-// complete returns a shape's manifest as that of a job for work.
+// complete returns a shape's manifest with all that a job for work needs.
 func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
 	m.AgentType, m.StatusMode = job.AgentScript, job.StatusStreaming
 	if m.Timeout == 0 {
@@ -230,8 +229,8 @@ func (d *dispatcher) complete(m job.Manifest, w Work) job.Manifest {
 	return m
 }
 
-// submit submits a job, as soon as there is room for it. Its key says which one it is if the answer
-// is lost.
+// submit submits a job as soon as there is room for it. The idempotency key identifies the job if the
+// answer is lost.
 func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, error) {
 	for failures := 0; ; {
 		j, err := d.Engine.Submit(ctx, s)
@@ -252,13 +251,13 @@ func (d *dispatcher) submit(ctx context.Context, s job.Submission) (job.Job, err
 	}
 }
 
-// memory is where a VM's files are in its memory.
+// memory is a directory that a VM keeps in memory.
 const memory = "/dev/shm/"
 
-// over is the end of a file's name in memory: beside the item, which is not there, it says that none comes.
+// over is the suffix of the file that tells a VM that no item comes.
 const over = ".over"
 
-// awaits is how a task waits for what deliver brings.
+// awaits is the part of a task that waits for what deliver writes.
 const awaits = `set -eu
 name=NAME
 item=` + memory + `$name
@@ -271,7 +270,7 @@ until [[ -e $item ]]; do
 done
 `
 
-// deliver brings what no log, database or disk has into the VM of a job, whose task awaits it.
+// deliver writes the handover into the VM of a job, whose task awaits it: no log, database or disk has it.
 func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
 	if h.Tree != nil {
 		if err := d.Engine.WriteTree(ctx, job.FileRef{VM: s.Job, Path: "/tmp"}, h.Tree); err != nil {
@@ -289,11 +288,11 @@ func (d *dispatcher) deliver(ctx context.Context, s Session, h Handover) error {
 	return fmt.Errorf("%w: %w", errUnsure, err)
 }
 
-// errUnsure is of a VM that may have its work. If it has not, its task ends by itself.
+// errUnsure means that the VM may have its work. If it does not, its task ends by itself.
 var errUnsure = errors.New("the VM may have the work")
 
-// noMore says to a VM of which it is not known whether it has its work that none comes any more: if it
-// has not, it ends now and not after five minutes.
+// noMore tells a VM that may not have its work that none comes any more. A VM without work then ends at
+// once and not after five minutes.
 func (d *dispatcher) noMore(ctx context.Context, s Session) {
 	ctx, done := context.WithTimeout(ctx, askTime)
 	defer done()
@@ -302,8 +301,7 @@ func (d *dispatcher) noMore(ctx context.Context, s Session) {
 	}
 }
 
-// follow returns a job that has ended. Until then, or if ctx ends first, it is among those that
-// go on.
+// follow waits for a job's end and returns the job. Until then, or if ctx ends first, the job is in d.jobs.
 func (d *dispatcher) follow(ctx context.Context, id string) (job.Job, error) {
 	d.mu.Lock()
 	d.jobs[id] = true
@@ -317,7 +315,7 @@ func (d *dispatcher) follow(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
-// watch returns a job once it is as wanted: after is as of Engine's Watch.
+// watch returns a job once wanted accepts it. The parameter after is that of Engine's Watch.
 func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted func(job.Job) bool) (job.Job, error) {
 	for {
 		events, j, err := d.Engine.Watch(ctx, id, after)
@@ -340,9 +338,10 @@ func (d *dispatcher) watch(ctx context.Context, id string, after int64, wanted f
 	}
 }
 
-// before returns this dispatcher's sessions from before: those that go on, and the newest of those
-// that have ended within the time that a session may take. They are its principal's: other
-// principals' dispatchers may have its name. An error if the principal may have none.
+// before returns the sessions of earlier processes of this dispatcher: those that are running, and the
+// newest of those that have ended within the time that a session may take. It selects them by principal,
+// too, since other principals' dispatchers may have the same name. It returns an error if the principal
+// may not run a dispatcher.
 func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err error) {
 	me, err := d.Engine.Caller(ctx)
 	if err == nil {
@@ -351,7 +350,7 @@ func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err e
 	if err != nil {
 		return nil, nil, err
 	}
-	seen := map[string]bool{} // it may be at its next status by the next list
+	seen := map[string]bool{} // a job may have moved to its next status before the next list
 	for _, status := range job.Statuses {
 		f := job.Filter{Status: status, Queue: job.QueueID(d.kind, d.queue), Dispatcher: d.Name, Principal: me.Name, Limit: 200}
 		if status.Terminal() {
@@ -380,7 +379,7 @@ func (d *dispatcher) before(ctx context.Context) (on, ended []job.Summary, err e
 	return on, ended, nil
 }
 
-// cancel ends a job that nobody needs, also after ctx has ended.
+// cancel cancels a job that is not needed, even after ctx has ended.
 func (d *dispatcher) cancel(ctx context.Context, id string) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer done()
@@ -389,7 +388,7 @@ func (d *dispatcher) cancel(ctx context.Context, id string) {
 	}
 }
 
-// coolDown waits before a session takes the place of one that could not begin.
+// coolDown waits for CoolDown, unless the dispatcher ends.
 func (d *dispatcher) coolDown(ctx context.Context) {
 	select {
 	case <-ctx.Done():

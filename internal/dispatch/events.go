@@ -13,24 +13,24 @@ import (
 	"sync"
 )
 
-// Events is a hook for events of one kind, as GitHub and those that are like it send them: JSON,
-// signed, each with an ID. What is signed and comes again is refused.
+// Events handles webhooks with events of one kind, as GitHub and similar services send them: JSON,
+// signed, each with an ID. It refuses replays.
 type Events struct {
-	Service   string // X-GitHub: its headers begin so
-	Signature string // the header with the body's HMAC by SHA-256, in hex
+	Service   string // prefix of its headers, e.g. X-GitHub
+	Signature string // header with the body's HMAC-SHA256 in hex
 	Secret    string
-	Kind      string // of the events that Hear hears; others are accepted, and nothing more
+	Kind      string // of the events that Hear handles; others are accepted and ignored
 
-	// Hear hears an event; an error says that it is none of that kind.
+	// Hear handles an event. It returns an error if the body is not an event of the kind.
 	Hear func(body []byte) error
 
 	mu   sync.Mutex
-	seen []string // deliveries, by their IDs and signatures
+	seen []string // IDs and signatures of deliveries
 }
 
 const (
-	maxEvent = 1 << 20 // bytes: events of jobs are some 20 KB
-	maxSeen  = 20000   // two of each delivery that is remembered
+	maxEvent = 1 << 20 // bytes; events of jobs are about 20 KB
+	maxSeen  = 20000   // two for each remembered delivery
 )
 
 func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
@@ -60,10 +60,10 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if r.Header.Get(e.Service+"-Event") != e.Kind {
-		w.WriteHeader(http.StatusNoContent) // that it works, and what was subscribed to by mistake
+		w.WriteHeader(http.StatusNoContent) // a ping, or an event subscribed to by mistake
 		return
 	}
-	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) || !e.first(string(given)) { // nobody has signed the ID
+	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) || !e.first(string(given)) { // the ID is not signed
 		http.Error(w, "this delivery has come before, or has no ID", http.StatusConflict)
 		return
 	}
@@ -74,7 +74,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.WriteHeader(http.StatusNoContent)
 }
 
-// first reports whether a delivery has not come before, and remembers it.
+// first reports whether a delivery is new, and remembers it.
 func (e *Events) first(id string) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()

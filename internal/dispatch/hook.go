@@ -12,13 +12,13 @@ import (
 	"linus/internal/gate"
 )
 
-// Bounds of who sends webhooks: a service has a few connections, and each request is a moment's.
+// Bounds of webhook senders: a service uses a few connections, and each request is short.
 const (
 	hookTime  = 10 * time.Second
 	maxHooked = 100
 )
 
-// Listener hears the webhooks of a queue, for which each path is the hook.
+// Listener serves the webhooks of a queue, on every path.
 type Listener struct {
 	listener net.Listener
 	http     *http.Server
@@ -43,10 +43,10 @@ func ListenHook(ctx context.Context, address string, q Hooked, log *slog.Logger)
 	return l, nil
 }
 
-// Addr is where it listens.
+// Addr returns the address it listens at.
 func (l *Listener) Addr() string { return l.listener.Addr().String() }
 
-// Close ends what is heard at the moment, soon.
+// Close stops listening. Requests that are being served have hookTime to end.
 func (l *Listener) Close() error {
 	ctx, done := context.WithTimeout(context.Background(), hookTime)
 	defer done()

@@ -8,23 +8,23 @@ import (
 	"time"
 )
 
-// errStopped is how a lease ends that is not lost to another.
+// errStopped means that the queue has stopped the item, rather than given it to another worker.
 var errStopped = fmt.Errorf("the queue has stopped the item: %w", ErrLost)
 
-// lease keeps an item claimed until its worker goes on with that. The rules are those of the
-// SDK's own worker (lib/environments, runHeartbeat), which continues it from last.
+// lease keeps an item claimed until its worker takes over the lease, continuing from last. The rules are
+// those of the SDK's own worker (lib/environments, runHeartbeat).
 type lease struct {
 	queue *queue
 	id    string
 	log   *slog.Logger
 
-	last string    // what the next heartbeat says the queue has seen
-	good time.Time // of the last one that succeeded
+	last string    // sent with the next heartbeat as the one that the queue has seen
+	good time.Time // time of the last successful heartbeat
 	ttl  time.Duration
 }
 
 const (
-	noHeartbeat = "NO_HEARTBEAT" // begins a lease
+	noHeartbeat = "NO_HEARTBEAT" // starts a lease
 	leaseTime   = 30 * time.Second
 )
 
@@ -32,10 +32,10 @@ func newLease(q *queue, id string, log *slog.Logger) *lease {
 	return &lease{queue: q, id: id, log: log, last: noHeartbeat, good: time.Now(), ttl: 2 * leaseTime}
 }
 
-// wait is the time between heartbeats.
+// wait returns the time between heartbeats.
 func (l *lease) wait() time.Duration { return max(time.Second, min(l.ttl/2, leaseTime)) }
 
-// keep sends heartbeats until done; an error says how the lease has ended.
+// keep sends heartbeats until done is closed. An error says how the lease has ended.
 func (l *lease) keep(ctx context.Context, done <-chan struct{}) error {
 	for {
 		select {
@@ -51,8 +51,8 @@ func (l *lease) keep(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// beat sends a heartbeat. One that fails for a while is no error, as long as the lease may last. An item
-// that the queue has stopped is stopped for good.
+// beat sends a heartbeat. A transient failure is no error until the lease has expired. If the queue has
+// stopped the item, beat stops it for good.
 func (l *lease) beat(ctx context.Context) error {
 	within, done := context.WithTimeout(ctx, l.wait())
 	resp, err := l.queue.beat(within, l.id, l.last)
@@ -82,7 +82,6 @@ func (l *lease) beat(ctx context.Context) error {
 	return nil
 }
 
-// stop ends the item for good.
 func (l *lease) stop(ctx context.Context) {
 	ctx, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer done()

@@ -14,22 +14,21 @@ import (
 	"linus/internal/sleep"
 )
 
-// queue makes the four requests by which an environment's work is claimed, kept and stopped. Paths,
-// headers and retries are those of anthropic-sdk-go v1.84.0 (betaenvironmentwork.go,
-// lib/environments/poller.go). Here it is plain HTTP: the SDK itself would be 19 MB of this
-// program, and is in the worker alone.
+// queue makes the four requests that claim, keep and stop an environment's work. Paths, headers and
+// retries are those of anthropic-sdk-go v1.84.0 (betaenvironmentwork.go, lib/environments/poller.go). It
+// is plain HTTP, because the SDK would add 19 MB to this program; only the worker has it.
 type queue struct {
 	url     string // of the environment's work
 	key     string
-	worker  string // who claims
-	retries int    // of a request that fails for a while
+	worker  string // ID of the claimant
+	retries int    // of a request that fails temporarily
 	http    *http.Client
 }
 
 const (
 	anthropicAPI = "https://api.anthropic.com"
 	managedBeta  = "managed-agents-2026-04-01"
-	pollBlock    = 999 * time.Millisecond // the server's most
+	pollBlock    = 999 * time.Millisecond // the server's maximum
 )
 
 func newQueue(api, environment, key, worker string) *queue {
@@ -37,7 +36,6 @@ func newQueue(api, environment, key, worker string) *queue {
 	return &queue{url: at, key: key, worker: worker, retries: 2, http: &http.Client{CheckRedirect: Stay}}
 }
 
-// claimed is an item of work.
 type claimed struct {
 	ID   string `json:"id"`
 	Data struct {
@@ -47,7 +45,6 @@ type claimed struct {
 	Secret string `json:"secret"`
 }
 
-// heartbeat is the answer to one.
 type heartbeat struct {
 	LastHeartbeat string `json:"last_heartbeat"`
 	LeaseExtended bool   `json:"lease_extended"`
@@ -55,7 +52,7 @@ type heartbeat struct {
 	TTLSeconds    int64  `json:"ttl_seconds"`
 }
 
-// poll returns an item that waits, or nil if there is none.
+// poll returns a waiting item, or nil if there is none.
 func (q *queue) poll(ctx context.Context) (*claimed, error) {
 	var w *claimed
 	err := q.do(ctx, http.MethodGet, "/poll", url.Values{"block_ms": {fmt.Sprint(pollBlock.Milliseconds())}}, nil, &w)
@@ -68,7 +65,6 @@ func (q *queue) poll(ctx context.Context) (*claimed, error) {
 	return w, err
 }
 
-// ack claims an item.
 func (q *queue) ack(ctx context.Context, id string) error {
 	return q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/ack", nil, nil, nil)
 }
@@ -76,13 +72,13 @@ func (q *queue) ack(ctx context.Context, id string) error {
 // beat extends the lease of an item.
 func (q *queue) beat(ctx context.Context, id, last string) (h heartbeat, err error) {
 	err = q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/heartbeat", url.Values{"expected_last_heartbeat": {last}}, nil, &h)
-	if err == nil && (h.State == "" || h.LastHeartbeat == "") { // else nothing would be the end of the lease
+	if err == nil && (h.State == "" || h.LastHeartbeat == "") { // an empty answer would end the lease
 		err = errors.New("the queue's answer is none to a heartbeat")
 	}
 	return h, err
 }
 
-// stop ends an item for good. One that has ended already is no error.
+// stop ends an item for good. It is no error if the item has ended already.
 func (q *queue) stop(ctx context.Context, id string) error {
 	err := q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/stop", nil, json.RawMessage(`{"force":true}`), nil)
 	if Code(err) == http.StatusConflict {
@@ -91,13 +87,13 @@ func (q *queue) stop(ctx context.Context, id string) error {
 	return err
 }
 
-// passes reports whether an error may pass: the key, the environment and the request are well.
+// passes reports whether an error may be temporary, that is, not due to the key, the environment or the request.
 func passes(err error) bool {
 	code := Code(err)
 	return code/100 != 4 || code == http.StatusRequestTimeout || code == http.StatusConflict || code == http.StatusTooManyRequests
 }
 
-// do makes a request, and again where the error may pass.
+// do makes a request, and retries it after errors that may be temporary.
 func (q *queue) do(ctx context.Context, method, path string, query url.Values, body, answer any) error {
 	for n := 0; ; n++ {
 		err := q.once(ctx, method, path, query, body, answer)
@@ -119,13 +115,13 @@ func (q *queue) once(ctx context.Context, method, path string, query url.Values,
 		"Authorization": {"Bearer " + q.key}, "Anthropic-Beta": {managedBeta}, "Anthropic-Version": {"2023-06-01"},
 		"Anthropic-Worker-Id": {q.worker}, "Content-Type": {"application/json"}, "Accept": {"application/json"},
 	}, body, nil)
-	if err == nil && answer != nil && len(data) > 0 { // nothing waits if there is nothing
+	if err == nil && answer != nil && len(data) > 0 { // the answer is empty if nothing waits
 		err = json.Unmarshal(data, answer)
 	}
 	return err
 }
 
-// backOff is the pause after the n-th failure in a row: about 2^n seconds, a minute at most.
+// backOff returns the pause after the n-th failure in a row: about 2^n seconds, at most a minute.
 func backOff(n int) time.Duration {
 	most := min(time.Second<<min(n, 6), time.Minute)
 	return most/2 + rand.N(most/2) //nolint:gosec // so that dispatchers do not ask all at once

@@ -14,17 +14,17 @@ import (
 	"unicode"
 )
 
-// Refusal is what a queue's service answers instead of what it was asked for.
+// Refusal is an error answer of a queue's service.
 type Refusal struct {
 	Code int
-	Text string // a line
+	Text string // a single line
 }
 
 func (e *Refusal) Error() string {
 	return fmt.Sprintf("%d %s: %s", e.Code, http.StatusText(e.Code), e.Text)
 }
 
-// Code is that of a refusal; 0 for other errors.
+// Code returns the status code of a refusal, and 0 for other errors.
 func Code(err error) int {
 	if refused, is := errors.AsType[*Refusal](err); is {
 		return refused.Code
@@ -34,14 +34,14 @@ func Code(err error) int {
 
 const (
 	answerTime = 30 * time.Second
-	// MaxAnswer bounds what is read of an answer, in bytes: a hundred runs of GitHub, each with its
-	// repository twice, are 2 MB.
+	// MaxAnswer bounds the length of an answer, in bytes. A hundred runs of GitHub, each with its
+	// repository twice, take 2 MB.
 	MaxAnswer = 16 << 20
 )
 
-// Ask makes a request of a service's API, with a body in JSON unless that is nil, and decodes its
-// answer, unless answer is nil. A refusal is a *Refusal. There is a response, whose body was read as
-// data, where the service has said something.
+// Ask makes a request of a service's API, with body as JSON unless it is nil, and decodes the answer
+// unless answer is nil. It returns a *Refusal for an error status. If the service has answered, resp is
+// not nil, and data is the body of it.
 func Ask(ctx context.Context, client *http.Client, method, url string, header http.Header, body, answer any) (resp *http.Response, data []byte, err error) {
 	ctx, done := context.WithTimeout(ctx, answerTime)
 	defer done()
@@ -77,8 +77,8 @@ func Ask(ctx context.Context, client *http.Client, method, url string, header ht
 	return resp, data, err
 }
 
-// reason is what a refusal says, in a line: GitHub and the forges have a message, Anthropic has that of
-// an error.
+// reason returns the text of a refusal as one line. GitHub and the forges have a message; Anthropic has a
+// message in an error.
 func reason(data []byte) string {
 	var said struct {
 		Message string `json:"message"`
@@ -87,7 +87,7 @@ func reason(data []byte) string {
 			Message string `json:"message"`
 		} `json:"error"`
 	}
-	_ = json.Unmarshal(data, &said) // as far as it is so
+	_ = json.Unmarshal(data, &said) // what is not JSON is shown as text
 	text := cmp.Or(said.Message, said.Error.Message, string(data[:min(len(data), 1000)]))
 	if len(said.Errors) > 0 {
 		text += fmt.Sprint(": ", said.Errors)
@@ -95,10 +95,10 @@ func reason(data []byte) string {
 	return Line(text)
 }
 
-// maxLine bounds what is shown of a text of others, in bytes.
+// maxLine bounds the length of a foreign text that is shown, in bytes.
 const maxLine = 200
 
-// Line returns a text of a queue's service as a line of ours.
+// Line returns a text of a queue's service as one printable line of bounded length.
 func Line(text string) string {
 	text = strings.Join(strings.Fields(strings.Map(func(r rune) rune {
 		if !unicode.IsPrint(r) {
@@ -112,7 +112,7 @@ func Line(text string) string {
 	return text
 }
 
-// Stay has a client follow no redirect to another server: what it sends has a key in it.
+// Stay keeps a client from following redirects to another server: its requests contain a key.
 func Stay(r *http.Request, via []*http.Request) error {
 	if first := via[0].URL; len(via) >= 10 || r.URL.Scheme != first.Scheme || r.URL.Host != first.Host {
 		return http.ErrUseLastResponse

@@ -11,13 +11,12 @@ import (
 	"linus/internal/job"
 )
 
-// taking is a queue that is asked for work only when there is a place for it: to be told of work
-// is to have it.
+// taking is a queue that is polled only while a place is free, because polling it claims the work.
 type taking interface{ takes() }
 
 const reportPause = 10 * time.Second
 
-// tell notes what waits, or why that is not known, to be reported.
+// tell records what waits, or why that is unknown, for the next report.
 func (d *dispatcher) tell(work []Work, err error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -36,7 +35,6 @@ func (d *dispatcher) tell(work []Work, err error) {
 	}
 }
 
-// counted counts a session that has failed.
 func (d *dispatcher) counted(o *job.Outcome) {
 	reason := job.ReasonInternal
 	if o != nil && o.Reason != "" {
@@ -47,9 +45,9 @@ func (d *dispatcher) counted(o *job.Outcome) {
 	d.counts[reason]++
 }
 
-// reports tells the engine how the dispatcher is until last is called, with its end; drain is called
-// when the engine says that it is to take no more work. Until it has said once that it may, the
-// dispatcher is held.
+// reports tells the engine the dispatcher's state until last is called, which reports its end. It calls
+// drain when the engine stops the dispatcher from taking work. The dispatcher is held until the engine
+// allows it to take work.
 func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error)) {
 	waits, warn := true, sync.OnceFunc(func() {
 		d.Log.Warn("this dispatcher is drained: it takes no work until linus dispatch undrain", "name", d.Name)

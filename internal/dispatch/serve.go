@@ -16,26 +16,26 @@ import (
 )
 
 const (
-	idlePause   = 2 * time.Second  // before a queue is asked again in which nothing waits
+	idlePause   = 2 * time.Second  // between polls of a queue in which nothing waits
 	failedPause = 30 * time.Second // before a session takes the place of one that has failed
 
-	// askTime bounds each call of a queue, so that one that does not answer holds nothing else.
+	// askTime bounds each call of a queue, so that a queue that does not answer blocks nothing else.
 	askTime = time.Minute
 
-	// claimEnd is how long a call that is under way may still claim work when the dispatcher is to
-	// end: what is claimed and not served would wait for the claim's end.
+	// claimEnd is how long a pending call may still claim work once the dispatcher is ending. Work that
+	// is claimed but not served would have to wait until the claim expires.
 	claimEnd = 10 * time.Second
 
-	lookPause = 30 * time.Second // while no place is free, before a queue is asked what waits
+	lookPause = 30 * time.Second // between polls of a queue while no place is free
 
-	maxWaiting = 1000 // pieces of work of one answer
-	maxRefused = 3    // claims that fail, after one look
-	maxSubmits = 3    // that fail, before one that may
+	maxWaiting = 1000 // pieces of work in one answer
+	maxRefused = 3    // failed claims in one round
+	maxSubmits = 3    // failed submissions that are retried
 	maxFailed  = 10 * time.Minute
 )
 
-// Serve serves a queue's work, each piece by a job in a VM of its own, until ctx ends; then it
-// waits for the sessions. Kind and name say which queue it is: its sessions have both.
+// Serve serves a queue's work until ctx ends, each piece by a job in its own VM, and then waits for the
+// sessions. The sessions are marked with kind and name, which identify the queue.
 func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
 	o.Every, o.CoolDown = cmp.Or(o.Every, idlePause), cmp.Or(o.CoolDown, failedPause)
 	d := &dispatcher{
@@ -45,25 +45,25 @@ func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
 	return d.run(ctx)
 }
 
-// claim takes up the sessions from before, and then claims work until ctx ends.
+// claim resumes earlier sessions, and then claims work until ctx ends.
 func (d *dispatcher) claim(ctx, sessions context.Context) error {
 	on, ended, err := d.before(ctx)
 	if err != nil {
 		return err
 	}
-	d.sessions.Go(func() { // it may not have been there when they ended
+	d.sessions.Go(func() { // no dispatcher may have been running when they ended
 		for _, j := range ended {
 			if sessions.Err() != nil {
-				return // the next one takes them back
+				return // the next dispatcher releases them
 			}
 			if s := (Session{j.Session.Work, j.ID, j.Session.Name}); !d.released(sessions, s, j.Outcome) {
-				d.sessions.Go(func() { d.release(sessions, s, j.Outcome) }) // it holds no other
+				d.sessions.Go(func() { d.release(sessions, s, j.Outcome) }) // retries do not delay the others
 			}
 		}
 	})
 	for _, j := range on {
 		select {
-		case d.slots <- struct{}{}: // also when no more work is to be taken: they have begun
+		case d.slots <- struct{}{}: // even while no work may be taken: these sessions have begun
 		default:
 			if !d.place(ctx) {
 				return nil
@@ -76,7 +76,7 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 		d.begin(s.Work.ID, func() {
 			log := d.logOf(s)
 			log.Info("session continues")
-			if j.Status == job.Running { // the dispatcher before may not have come to hand its work over
+			if j.Status == job.Running { // the previous dispatcher may have died before it handed the work over
 				d.sessions.Go(func() { d.noMore(sessions, s) })
 				d.toEnd(sessions, s, log)
 				return
@@ -122,8 +122,8 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 	return nil
 }
 
-// free takes a place for a session, as place does. Until there is one, it looks what waits from time to
-// time, so that this can be told.
+// free takes a place for a session, as place does. While none is free, it polls the queue from time to
+// time to report what waits.
 func (d *dispatcher) free(ctx context.Context) bool {
 	_, takes := d.q.(taking)
 	for {
@@ -140,8 +140,8 @@ func (d *dispatcher) free(ctx context.Context) bool {
 	}
 }
 
-// round asks for what waits, and begins sessions: in the place that is taken, and in others as far
-// as they are free.
+// round polls the queue and begins sessions: one in the place that the caller has taken, and more while
+// others are free.
 func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error) {
 	place := true
 	defer func() {
@@ -159,7 +159,7 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 	for i, w := range work {
 		select {
 		case <-d.ending:
-			if i > 0 { // the first may be had already, by having asked
+			if i > 0 { // polling may have claimed the first already
 				return begun, err
 			}
 		default:
@@ -192,14 +192,14 @@ func (d *dispatcher) round(ctx, sessions context.Context) (begun int, err error)
 			d.fails(w)
 			err = failed
 			if refused++; refused == maxRefused {
-				break // so does what comes after, and what waits is to be looked at again
+				break // the next claims would fail as well, and the list may be outdated
 			}
 		}
 	}
 	return begun, err
 }
 
-// waiting returns what waits for this dispatcher, as far as it can be believed.
+// waiting returns the valid work that waits for this dispatcher.
 func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	ctx, done := context.WithTimeout(ctx, askTime)
 	defer done()
@@ -230,19 +230,19 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	return work, nil
 }
 
-// busy reports whether work has a session, or is not tried again yet.
+// busy reports whether work has a session, or is not to be retried yet.
 func (d *dispatcher) busy(w Work) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.taken[w.ID] || time.Now().Before(d.failed[w.ID].until)
 }
 
-// fails notes that work could not be served, so that it is tried ever more slowly and holds no
-// other.
+// fails records that work could not be served. It is retried with growing pauses, so that it does not
+// hold up other work.
 func (d *dispatcher) fails(w Work) { d.later(w, 1) }
 
-// later puts work off that waits though it had a session, ever longer each time: at first by so
-// many of the cool-downs.
+// later delays work that waits again after a session, longer each time. first counts the cool-downs of
+// the first delay: with 0 there is none.
 func (d *dispatcher) later(w Work, first int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -272,7 +272,7 @@ func (d *dispatcher) logOf(s Session) *slog.Logger {
 	return log
 }
 
-// serve serves claimed work to its end, by a new job or, after a restart, by the one that it has.
+// serve serves claimed work to its end, by a new job or, after a restart, by the job it already has.
 func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *slog.Logger) {
 	err := d.start(ctx, &s, m)
 	log = d.logOf(s)
@@ -299,21 +299,20 @@ func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *
 	}
 	d.sessions.Go(func() { d.release(ctx, s, o) })
 	switch {
-	case errors.Is(err, errServed): // by another dispatcher, whose it is as long as its session lasts
+	case errors.Is(err, errServed): // by another dispatcher, until that session ends
 		d.fails(s.Work)
 	case !errors.Is(err, ErrLost):
-		// The queue gives it out again when its claim ends: a host that is down ends no session.
+		// The queue gives the work out again when the claim expires: a host that is down ends no session.
 		d.counted(o)
 		d.fails(s.Work)
 		d.coolDown(ctx)
 	}
 }
 
-// errServed says that there is a session for the work already.
 var errServed = errors.New("another session serves the work")
 
-// start has a session's VM made while the claim is held, and hands the work over to it. The
-// session has its job with an error, too, if there is one.
+// start has a session's VM made while the claim is held, and then hands the work over to it. If there is
+// a job, s.Job is set even if start returns an error.
 func (d *dispatcher) start(ctx context.Context, s *Session, m job.Manifest) (err error) {
 	making, lose := context.WithCancelCause(ctx)
 	defer lose(nil)
@@ -345,7 +344,7 @@ func (d *dispatcher) start(ctx context.Context, s *Session, m job.Manifest) (err
 	return d.deliver(ctx, *s, h)
 }
 
-// launch submits a session's job, unless it has one, and returns once its task runs.
+// launch submits a session's job, unless it has one, and returns once the job's task runs.
 func (d *dispatcher) launch(ctx context.Context, s *Session, m job.Manifest) error {
 	if s.Job == "" {
 		m = d.complete(m, s.Work)
@@ -369,18 +368,17 @@ func (d *dispatcher) launch(ctx context.Context, s *Session, m job.Manifest) err
 	return err
 }
 
-// toEnd follows a session's job to its end.
 func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 	j, err := d.follow(ctx, s.Job)
 	if err != nil && !errors.Is(err, job.ErrNotFound) {
-		return // it goes on without us
+		return // the job keeps running without this dispatcher
 	}
 	d.sessions.Go(func() { d.release(ctx, s, j.Outcome) })
 	switch o := j.Outcome; {
 	case o == nil: // it was deleted
 	case o.Status == job.Success:
 		log.Info("session has ended")
-		d.later(s.Work, 0) // which is done, or was another's
+		d.later(s.Work, 0) // the work is done, or another runner had it
 	case o.ExitCode != nil && *o.ExitCode == WorkFailed:
 		d.counted(o)
 		log.Info("session has ended: its work has failed")
@@ -396,14 +394,14 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 	}
 }
 
-// release takes back what a session has left in the queue. Until that has succeeded it is tried
-// again, ever more slowly, and once if the dispatcher ends.
+// release cleans up what a session has left in the queue: at least one attempt, then retries with growing
+// pauses until one succeeds or the dispatcher ends.
 func (d *dispatcher) release(ctx context.Context, s Session, o *job.Outcome) {
 	for n := 0; !d.released(ctx, s, o) && sleep.For(ctx, backOff(n)) == nil; n++ {
 	}
 }
 
-// released tries it once.
+// released makes one attempt at that.
 func (d *dispatcher) released(ctx context.Context, s Session, o *job.Outcome) bool {
 	within, done := context.WithTimeout(context.WithoutCancel(ctx), cleanUpTime)
 	defer done()

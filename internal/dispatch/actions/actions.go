@@ -1,9 +1,9 @@
-// Package actions is GitHub Actions as a queue: the jobs of workflows that wait for self-hosted
-// runners, each of which gets a just-in-time runner in a VM of its own. It speaks GitHub's REST API
-// (version 2022-11-28) and hears its webhooks, and trusts neither.
+// Package actions is GitHub Actions as a queue. Jobs of workflows wait for self-hosted runners; each job
+// gets a just-in-time runner in its own VM. The package uses GitHub's REST API (version 2022-11-28) and
+// webhooks, and trusts neither.
 //
-// GitHub gives a job to any runner whose labels it asks for, not to the one that was made for it:
-// a session is one runner for one job, and there are as many as jobs wait.
+// GitHub gives a job to any runner with matching labels, not to the runner that was made for it: a
+// session is one runner for one job, and there are as many sessions as waiting jobs.
 package actions
 
 import (
@@ -30,25 +30,24 @@ type Options struct {
 	API string // its URL; empty: github.com's
 	Key Key
 
-	// Organization is where runners are registered; empty: at each repository. Repositories are
-	// those whose jobs are served, as owner/name; none: all of the organization's that the key sees.
+	// Organization is where runners are registered; empty: at each repository. Repositories are those
+	// whose jobs are served, as owner/name; none: all of the organization's that the key sees.
 	Organization string
 	Repositories []string
 
-	// Group is the runners' group, by name or ID; empty: the default one.
+	// Group is the runner group, by name or ID; empty: the default group.
 	Group string
-	// Labels are those that jobs may ask for beside self-hosted, linux and x64.
+	// Labels are what jobs may ask for, in addition to self-hosted, linux and x64.
 	Labels []string
-	// Forks says whether jobs of pull requests from forks are served: anybody may write those.
+	// Forks says whether jobs of pull requests from forks are served. Anybody may open those.
 	Forks bool
-	// Look is how often all repositories are looked at, as far as GitHub's limits allow; 0: every 10
-	// seconds, or every 5 minutes where webhooks tell of jobs.
+	// Look is the interval at which all repositories are listed, if GitHub's rate limit permits; 0: 10
+	// seconds, or 5 minutes with webhooks.
 	Look time.Duration
-	// Idle is how long a runner waits for its job; 0: 10 minutes. Another runner may have taken it.
+	// Idle is how long a runner waits for its job, which another runner may have taken; 0: 10 minutes.
 	Idle time.Duration
 
-	// HookSecret is what GitHub signs webhooks with; empty: there are none, and jobs are looked for
-	// every few seconds.
+	// HookSecret signs GitHub's webhooks; empty: there are none, and jobs are polled every few seconds.
 	HookSecret string
 
 	Log *slog.Logger
@@ -61,25 +60,25 @@ type Queue struct {
 	api *api
 
 	keyed   sync.Mutex
-	bearer  string // of the App's installation
+	bearer  string // token of the App's installation
 	expires time.Time
 
 	grouped sync.Mutex
-	group   int64 // its ID, once it is known
+	group   int64 // its ID; 0: not known yet
 
 	checked bool      // whether runners may be registered
-	list    []string  // the repositories of this look
-	at      int       // where in them it is
-	looked  time.Time // when the one before had ended
-	some    bool      // whether workflows of some repository were seen
+	list    []string  // the repositories of the current full look
+	at      int       // index in list of the next one
+	looked  time.Time // end of the previous full look
+	some    bool      // the workflows of some repository could be listed
 	said    map[string]bool
 
 	mu      sync.Mutex
 	waiting map[int64]waiting
-	noted   map[noted]int // runs that webhooks tell of, and how often they could not be looked at
+	noted   map[noted]int // runs announced by webhooks, with the number of failed looks at them
 	woken   chan struct{}
-	runners map[string]string // the jobs that they are made for, by their names
-	robbed  map[string]bool   // those whose runner has another job
+	runners map[string]string // IDs of the jobs that runners were made for, by runner name
+	robbed  map[string]bool   // IDs of the jobs whose runner has taken another job
 }
 
 var (
@@ -94,12 +93,12 @@ var (
 )
 
 const (
-	defaultGroup = 1 // of each organization, and the only one of a repository
+	defaultGroup = 1 // of each organization, and the only group of a repository
 	defaultIdle  = 10 * time.Minute
 	maxServed    = 200 // repositories
 )
 
-// New returns a queue; it has Hook where it has a secret for one.
+// New returns a queue. It is a dispatch.Hooked if there is a secret for webhooks.
 func New(o Options) (dispatch.Queue, error) {
 	u, err := url.Parse(o.API)
 	switch {
@@ -135,7 +134,7 @@ func New(o Options) (dispatch.Queue, error) {
 	if o.Look <= 0 && o.HookSecret == "" {
 		o.Look = lookPause
 	} else if o.Look <= 0 {
-		o.Look = hookedPause // it finds what webhooks have not told
+		o.Look = hookedPause // for jobs that no webhook has announced
 	}
 	q := &Queue{
 		Options: o,
@@ -152,7 +151,7 @@ func New(o Options) (dispatch.Queue, error) {
 	return hooked{q}, nil
 }
 
-// scopes are where runners are registered.
+// scopes returns the API paths below which runners are registered.
 func (q *Queue) scopes() []string {
 	if q.Organization != "" {
 		return []string{"/orgs/" + q.Organization}
@@ -164,7 +163,7 @@ func (q *Queue) scopes() []string {
 	return all
 }
 
-// scope is where the runner of a session is registered.
+// scope returns the API path below which the session's runner is registered.
 func (q *Queue) scope(s dispatch.Session) (string, error) {
 	switch {
 	case q.Organization != "":
@@ -175,7 +174,7 @@ func (q *Queue) scope(s dispatch.Session) (string, error) {
 	return "/repos/" + s.Work.Of, nil
 }
 
-// check asks whether runners may be registered, so that no VM is made for nothing.
+// check tests whether the key may register runners, so that no VM is made in vain.
 func (q *Queue) check(ctx context.Context) error {
 	for _, scope := range q.scopes() {
 		_, _, err := q.call(ctx, request{method: http.MethodGet, path: scope + "/actions/runners?per_page=1"}, nil)
@@ -187,8 +186,7 @@ func (q *Queue) check(ctx context.Context) error {
 	return err
 }
 
-// refused is an error of requests about the runners of a scope, with what to do. None of those that
-// have a remedy passes.
+// refused adds a remedy to an error of a request about a scope's runners. Errors with a remedy are Fatal.
 func (q *Queue) refused(scope string, err error) error {
 	where := strings.TrimPrefix(strings.TrimPrefix(scope, "/repos/"), "/orgs/")
 	needs := "of the repository's administration (a fine-grained token or an App: Administration, write, and Actions, read; a classic token: the scope repo)"
@@ -213,7 +211,7 @@ func (q *Queue) groupName() string {
 	return strconv.Quote(q.Group)
 }
 
-// groupID returns the ID of the runners' group, which the API insists on.
+// groupID returns the ID of the runner group: the API does not accept its name.
 func (q *Queue) groupID(ctx context.Context) (int64, error) {
 	q.grouped.Lock()
 	defer q.grouped.Unlock()
@@ -267,11 +265,10 @@ func (q *Queue) Claim(ctx context.Context, w dispatch.Work) (bool, error) {
 	return false, nil
 }
 
-// Hold has nothing to hold.
+// Hold does nothing: there are no leases.
 func (*Queue) Hold(context.Context, dispatch.Session, <-chan struct{}) error { return nil }
 
-// handoverTime is for how long a runner's configuration is asked for; the dispatcher waits for a
-// minute.
+// handoverTime bounds the retries of a request for a runner's configuration. The dispatcher waits for a minute.
 const handoverTime = 45 * time.Second
 
 // Handover registers the session's runner, and returns its configuration.
@@ -292,7 +289,7 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	}}
 	err = retry(ctx, handoverTime, func() error {
 		_, _, err := q.call(ctx, r, &got)
-		if dispatch.Code(err) == http.StatusConflict { // an attempt before has been answered, but not to us
+		if dispatch.Code(err) == http.StatusConflict { // a previous attempt succeeded, but its answer was lost
 			if err := q.remove(ctx, scope, s.Name); err != nil {
 				return err
 			}
@@ -314,15 +311,15 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	return dispatch.Handover{Secret: []byte(got.Config)}, nil
 }
 
-// Continue notes for which job the session's runner is: GitHub may give it another one.
+// Continue records which job the session's runner was made for: GitHub may give it another job.
 func (q *Queue) Continue(s dispatch.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.runners[s.Name] = strings.TrimSuffix(s.Work.ID, again)
 }
 
-// Release removes the session's runner: GitHub does so itself only after a job, with which sessions
-// succeed.
+// Release removes the session's runner, unless the session has succeeded: GitHub itself removes runners
+// only after a job.
 func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome) error {
 	if o == nil || o.Status != job.Success {
 		scope, err := q.scope(s)
@@ -343,7 +340,7 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 	return nil
 }
 
-// remove removes a runner by its name, unless it has a job or is not there.
+// remove removes a runner by name, if it exists and has no job.
 func (q *Queue) remove(ctx context.Context, scope, name string) error {
 	var got struct {
 		Count   *int `json:"total_count"`
@@ -356,7 +353,7 @@ func (q *Queue) remove(ctx context.Context, scope, name string) error {
 		return fmt.Errorf("look for runner %s: %w", name, err)
 	}
 	if got.Count == nil {
-		return fmt.Errorf("look for runner %s: the answer has no runners", name) // which is not that there are none
+		return fmt.Errorf("look for runner %s: the answer has no runners", name) // the list may just be missing
 	}
 	for _, r := range got.Runners {
 		if r.Name != name {

@@ -14,62 +14,61 @@ import (
 	"linus/internal/dispatch"
 )
 
-// PublicAPI is the API of github.com. An enterprise server's is https://HOST/api/v3.
+// PublicAPI is the API of github.com. That of an enterprise server is https://HOST/api/v3.
 const PublicAPI = "https://api.github.com"
 
 const (
 	apiVersion = "2022-11-28"
-	maxKept    = 64 << 20 // of those that are not read again as long as they do not change
-	perPage    = 100      // the API's most
+	maxKept    = 64 << 20 // bytes of answers kept for conditional requests
+	perPage    = 100      // the API's maximum
 	maxPause   = time.Hour
 )
 
-// api makes requests to GitHub's REST API. They are few and plain: a library of all of it would be
-// a megabyte of this program, and neither bounds an answer nor asks for what has changed alone.
+// api makes requests to GitHub's REST API. They are few and simple: a library for the whole API would add
+// a megabyte to this program, and neither bounds answers nor makes conditional requests.
 //
-// Rates are kept as "Best practices for using the REST API" says: nothing is asked before the time
-// that an answer names, or for a minute, and ever longer, where one names none.
+// It respects rate limits as "Best practices for using the REST API" says: after a refusal it makes no
+// request until the time given in the answer or, if there is none, for a minute, doubled each time.
 type api struct {
 	url  string
 	http *http.Client
 
 	mu          sync.Mutex
-	until       time.Time // nothing is asked before
-	slowed      int       // answers in a row that asked for a pause
+	until       time.Time // no requests before
+	slowed      int       // consecutive answers that asked for a pause
 	left, limit int       // requests until reset
 	reset       time.Time
-	before, now map[string]page // what the last look has read, and this one
-	kept, most  int             // bytes of the answers of this one, and how many may be
+	before, now map[string]page // what the previous look has read, and the current one
+	kept, most  int             // size of the answers in now, in bytes, and its maximum
 }
 
-// page is what was read from a URL, as long as it does not change.
+// page is the content of a URL, valid until it changes.
 type page struct {
 	etag  string
 	value any
-	size  int // of the answer
+	size  int // of the answer, in bytes
 }
 
-// limited says that nothing is asked for a while.
+// limited means that no requests are made until then.
 type limited struct{ until time.Time }
 
 func (e *limited) Error() string {
 	return "GitHub asks for a pause: the rate limit is used up until " + e.until.UTC().Format(time.RFC3339)
 }
 
-// Unwrap has who tries again wait for so long.
+// Unwrap makes retries wait until then.
 func (e *limited) Unwrap() error { return &backoff.RetryAfterError{Duration: time.Until(e.until)} }
 
-// request is one of the API.
 type request struct {
 	method, path string
-	auth         string // the whole header
+	auth         string // the whole Authorization header
 	body         any
-	etag         string // of what is known already
-	size         *int   // gets the answer's; nil: nobody asks
+	etag         string // of the content known already
+	size         *int   // set to the size of the answer, unless nil
 }
 
-// do makes a request and reads its answer, which has the ETag that is returned. What is known
-// already is no error, and not read: the answer stays as it was, and changed is false.
+// do makes a request, decodes its answer, and returns the answer's ETag. If the content is still that of
+// request.etag, changed is false, and answer is left as it is.
 func (a *api) do(ctx context.Context, r request, answer any) (etag string, changed bool, err error) {
 	a.mu.Lock()
 	until := a.until
@@ -106,7 +105,7 @@ func (a *api) do(ctx context.Context, r request, answer any) (etag string, chang
 	return resp.Header.Get("ETag"), true, nil
 }
 
-// keep notes what an answer says of the rate of requests; a *limited if it is the reason for it.
+// keep records an answer's rate limit. It returns a *limited if the rate limit is why the request failed.
 func (a *api) keep(resp *http.Response, said string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -140,7 +139,7 @@ func (a *api) keep(resp *http.Response, said string) error {
 	return &limited{a.until}
 }
 
-// soon is a time that is ahead, as far as a server may put it off.
+// soon returns t, but no later than maxPause from now and, if t is past, in a second.
 func soon(now, t time.Time) time.Time {
 	switch most := now.Add(maxPause); {
 	case t.After(most):
@@ -148,10 +147,10 @@ func soon(now, t time.Time) time.Time {
 	case t.Before(now):
 		return now.Add(time.Second)
 	}
-	return now.Add(t.Sub(now)) // whatever the clock says then
+	return now.Add(t.Sub(now)) // monotonic: independent of later changes of the clock
 }
 
-// spare returns an error when the requests that are left are for the sessions there are.
+// spare returns an error if the remaining requests are reserved for running sessions.
 func (a *api) spare() error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -161,16 +160,16 @@ func (a *api) spare() error {
 	return nil
 }
 
-// turn has what was read since the last one known, and nothing else.
+// turn begins the next look: only what the current one has read stays known.
 func (a *api) turn() { a.before, a.now, a.kept = a.now, map[string]page{}, 0 }
 
-// passes reports whether an error may pass.
+// passes reports whether an error may be temporary.
 func passes(err error) bool {
 	c := dispatch.Code(err)
 	return c/100 != 4 || c == http.StatusRequestTimeout
 }
 
-// retry makes an attempt until it succeeds or its error will not pass, for so long at most.
+// retry makes attempts until one succeeds or fails permanently, for at most the given time.
 func retry(ctx context.Context, most time.Duration, attempt func() error) error {
 	_, err := backoff.Retry(ctx, func() (struct{}, error) {
 		err := attempt()

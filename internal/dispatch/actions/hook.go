@@ -12,11 +12,11 @@ import (
 // hooked is a queue that hears GitHub's webhooks.
 type hooked struct{ *Queue }
 
-// Woken has something when a webhook tells of a job that waits.
+// Woken receives when a webhook announces a waiting job.
 func (h hooked) Woken() <-chan struct{} { return h.woken }
 
-// Hook hears workflow_job events, as "Validating webhook deliveries" and "Webhook events and
-// payloads" have them. What an event says is a hint where to look, and nothing else is believed.
+// Hook handles workflow_job events, see "Validating webhook deliveries" and "Webhook events and
+// payloads". An event is only a hint where to look; nothing else in it is trusted.
 func (h hooked) Hook() http.Handler {
 	return &dispatch.Events{Service: "X-GitHub", Signature: "X-Hub-Signature-256", Secret: h.HookSecret, Kind: "workflow_job", Hear: func(body []byte) error {
 		var e struct {
@@ -32,7 +32,6 @@ func (h hooked) Hook() http.Handler {
 	}}
 }
 
-// hear notes where to look.
 func (h hooked) hear(action, repository string, j workflowJob) {
 	owner, _, _ := strings.Cut(repository, "/")
 	ours := repositoryName.MatchString(repository) && (len(h.Repositories) == 0 && strings.EqualFold(owner, h.Organization) ||
@@ -43,7 +42,7 @@ func (h hooked) hear(action, repository string, j workflowJob) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if action != queued {
-		delete(h.waiting, j.ID) // it has a runner, or needs none any more
+		delete(h.waiting, j.ID) // it has a runner, or does not need one any more
 		return
 	}
 	if len(h.noted) >= maxNoted {

@@ -18,24 +18,24 @@ import (
 	"linus/internal/dispatch"
 )
 
-// Key is what a queue is asked with: a token, or a GitHub App's key. It stays in this package.
+// Key authorizes requests to GitHub: a token, or a GitHub App's key. It does not leave this package.
 type Key struct {
 	Token string
 	App   *App
 }
 
-// App is a GitHub App that is installed where the queue is.
+// App is a GitHub App that is installed at the queue's owner.
 type App struct {
 	ID           int64
 	Key          *rsa.PrivateKey
-	Installation int64 // 0: that of the queue's owner, which is asked for
+	Installation int64 // 0: that of the queue's owner, which GitHub is asked for
 }
 
-// String and LogValue show nothing of it.
+// String and LogValue hide the key.
 func (Key) String() string       { return "[redacted]" }
 func (Key) LogValue() slog.Value { return slog.StringValue("[redacted]") }
 
-// ParseAppKey reads an App's private key as GitHub gives it to its owner: PEM, of RSA.
+// ParseAppKey reads an App's private key in the format that GitHub provides: RSA in PEM.
 func ParseAppKey(data []byte) (*rsa.PrivateKey, error) {
 	block, _ := pem.Decode(data)
 	if block == nil {
@@ -51,10 +51,10 @@ func ParseAppKey(data []byte) (*rsa.PrivateKey, error) {
 	return nil, fmt.Errorf("has no RSA private key but a %q: give the file that GitHub has generated for the App", block.Type)
 }
 
-// appTime is how long a token of the App itself is valid; GitHub takes none of more than 10 minutes.
+// appTime is the lifetime of the App's own tokens. GitHub accepts at most 10 minutes.
 const appTime = 9 * time.Minute
 
-// itself is the App's own token: "Generating a JSON Web Token (JWT) for a GitHub App".
+// itself returns the App's own token: "Generating a JSON Web Token (JWT) for a GitHub App".
 func (p *App) itself() (string, error) {
 	signer, err := jose.NewSigner(jose.SigningKey{Algorithm: jose.RS256, Key: p.Key}, (&jose.SignerOptions{}).WithType("JWT"))
 	if err != nil {
@@ -66,7 +66,7 @@ func (p *App) itself() (string, error) {
 	}).Serialize()
 }
 
-// auth returns the header that authorizes requests; fresh, where the one before was refused.
+// auth returns the Authorization header. fresh forces a new token, after the previous one was refused.
 func (q *Queue) auth(ctx context.Context, fresh bool) (string, error) {
 	if q.Key.App == nil {
 		return "Bearer " + q.Key.Token, nil
@@ -105,8 +105,8 @@ func (q *Queue) auth(ctx context.Context, fresh bool) (string, error) {
 	return q.bearer, nil
 }
 
-// call makes a request with the queue's key. A token of the App that is refused, as when it was
-// revoked, is replaced once.
+// call makes a request with the queue's key. If an App's token is refused, for instance because it was
+// revoked, call retries once with a new one.
 func (q *Queue) call(ctx context.Context, r request, answer any) (etag string, changed bool, err error) {
 	for _, fresh := range []bool{false, true} {
 		if r.auth, err = q.auth(ctx, fresh); err != nil {

@@ -15,11 +15,11 @@ import (
 	"linus/internal/dispatch"
 )
 
-// Bounds of what is looked at, at a time.
+// Bounds of one look.
 const (
-	maxRepositoryPages = 2 // of the organization's, those pushed to last
+	maxRepositoryPages = 2 // of the organization's repositories, most recently pushed first
 	maxRunPages        = 5 // of a repository's runs in one state
-	maxJobPages        = 5 // of a run's jobs; GitHub makes no more than 256 of a matrix
+	maxJobPages        = 5 // of a run's jobs; GitHub makes at most 256 from a matrix
 	maxWaiting         = 2000
 	maxNoted           = 1000
 	maxNotedTries      = 3
@@ -28,15 +28,15 @@ const (
 const (
 	lookPause   = 10 * time.Second
 	hookedPause = 5 * time.Minute
-	lookTime    = 20 * time.Second // at a time; the dispatcher waits for a minute
+	lookTime    = 20 * time.Second // for one call; the dispatcher waits for a minute
 )
 
 const (
 	queued = "queued" // the status of jobs that wait for a runner
-	again  = "-again" // ends the ID of a job whose runner has another one
+	again  = "-again" // suffix of the ID of a job whose runner has taken another job
 )
 
-// workflowJob is of GET /repos/{owner}/{repo}/actions/jobs/{job_id}, and of webhooks.
+// workflowJob is the answer of GET /repos/{owner}/{repo}/actions/jobs/{job_id}, and part of webhooks.
 type workflowJob struct {
 	ID       int64     `json:"id"`
 	Run      int64     `json:"run_id"`
@@ -49,7 +49,7 @@ type workflowJob struct {
 	Runner   string    `json:"runner_name"`
 }
 
-// workflowRun is of GET /repos/{owner}/{repo}/actions/runs/{run_id}.
+// workflowRun is the answer of GET /repos/{owner}/{repo}/actions/runs/{run_id}.
 type workflowRun struct {
 	ID   int64       `json:"id"`
 	URL  string      `json:"html_url"`
@@ -62,26 +62,26 @@ type repository struct {
 	Archived bool   `json:"archived"`
 }
 
-// fork reports whether the code that the run is about may be of a repository that is not its own.
-// By what event it was started tells nothing: workflow_run is the base's, and may build the fork's.
+// fork reports whether the run's code may come from another repository than its own. The event that
+// started the run does not tell: workflow_run runs in the base repository, but may build the fork's code.
 func (r workflowRun) fork() bool {
 	return r.Of == nil || r.Head == nil || !strings.EqualFold(r.Of.Name, r.Head.Name)
 }
 
-// waiting is a job that waits, and its run.
+// waiting is a waiting job and the ID of its run.
 type waiting struct {
 	dispatch.Work
 	run int64
 }
 
-// noted is a run that a webhook tells of.
+// noted is a run that a webhook has announced.
 type noted struct {
 	repository string
 	run        int64
 }
 
-// Waiting returns the jobs that wait, of what was looked at last. All is looked at from time to
-// time; in between what webhooks have told of.
+// Waiting returns the waiting jobs known from the latest looks. All repositories are looked at from time
+// to time; in between, only the runs that webhooks have announced.
 func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	if !q.checked {
 		if err := q.check(ctx); err != nil {
@@ -106,8 +106,7 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	return works, nil
 }
 
-// lookAtAll looks at one repository after the other, from where it has stopped, as far as there is
-// time.
+// lookAtAll looks at one repository after the other, from where the previous call stopped, for at most lookTime.
 func (q *Queue) lookAtAll(ctx context.Context) error {
 	if q.at == 0 {
 		if err := q.api.spare(); err != nil {
@@ -122,7 +121,7 @@ func (q *Queue) lookAtAll(ctx context.Context) error {
 	}
 	for end := time.Now().Add(lookTime); q.at < len(q.list) && time.Now().Before(end); {
 		r := q.list[q.at]
-		q.at++ // one that fails holds no other
+		q.at++ // first: a repository that fails must not block the others
 		found := map[int64]waiting{}
 		err := q.lookAt(ctx, r, found)
 		if c := dispatch.Code(err); q.Organization != "" && (c == http.StatusNotFound || c == http.StatusForbidden) && (q.some || q.at < len(q.list)) {
@@ -142,7 +141,7 @@ func (q *Queue) lookAtAll(ctx context.Context) error {
 	return nil
 }
 
-// replace has what was found wait, and not what has gone.
+// replace removes the waiting jobs that are gone, and adds those that were found.
 func (q *Queue) replace(found map[int64]waiting, gone func(waiting) bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -154,7 +153,7 @@ func (q *Queue) replace(found map[int64]waiting, gone func(waiting) bool) {
 	}
 }
 
-// unseen is an error of requests about the jobs of a repository, with what to do.
+// unseen adds a remedy to an error of a request about the jobs of a repository.
 func (q *Queue) unseen(repository string, err error) error {
 	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
@@ -169,8 +168,8 @@ func (q *Queue) unseen(repository string, err error) error {
 	return fmt.Errorf("look for jobs of %s: %w", repository, err)
 }
 
-// seenRepositories are those of the organization that the key sees: of an App's installation, those
-// it is for; of a token, those pushed to last.
+// seenRepositories returns the organization's repositories that the key sees: those of an App's
+// installation; with a token, the ones pushed to last.
 func (q *Queue) seenRepositories(ctx context.Context) (names []string, err error) {
 	for n := 1; n <= maxRepositoryPages; n++ {
 		var list []repository
@@ -199,7 +198,7 @@ func (q *Queue) seenRepositories(ctx context.Context) (names []string, err error
 	return names, nil
 }
 
-// lookAt finds the jobs of a repository that wait: they may be of runs that others' jobs have begun.
+// lookAt finds the waiting jobs of a repository. Runs in progress may have waiting jobs, too.
 func (q *Queue) lookAt(ctx context.Context, repository string, found map[int64]waiting) error {
 	for _, status := range []string{queued, "in_progress"} {
 		for n := 1; n <= maxRunPages; n++ {
@@ -222,7 +221,6 @@ func (q *Queue) lookAt(ctx context.Context, repository string, found map[int64]w
 	return nil
 }
 
-// lookAtRun finds the jobs of a run that wait.
 func (q *Queue) lookAtRun(ctx context.Context, repository string, r workflowRun, found map[int64]waiting) error {
 	if r.ID <= 0 {
 		return nil
@@ -235,7 +233,7 @@ func (q *Queue) lookAtRun(ctx context.Context, repository string, r workflowRun,
 		got, err := fetch[struct {
 			Jobs []workflowJob `json:"jobs"`
 		}](ctx, q, fmt.Sprintf("/repos/%s/actions/runs/%d/jobs?filter=latest&per_page=%d&page=%d", repository, r.ID, perPage, n))
-		if dispatch.Code(err) == http.StatusNotFound { // it was deleted meanwhile
+		if dispatch.Code(err) == http.StatusNotFound { // the run was deleted meanwhile
 			return nil
 		}
 		if err != nil {
@@ -253,8 +251,9 @@ func (q *Queue) lookAtRun(ctx context.Context, repository string, r workflowRun,
 	return nil
 }
 
-// lookAtJob finds a job that waits. If the runner that was made for it has another one, which then
-// needs none, it waits under another ID: under its own it has a session, which is that runner's.
+// lookAtJob adds a job to found if it waits. If the runner made for it has taken another job, it gets
+// another ID: under its own ID it has a session already, the one of that runner, whereas the other job
+// needs no runner any more.
 func (q *Queue) lookAtJob(j workflowJob, repository string, run int64, found map[int64]waiting) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -270,11 +269,11 @@ func (q *Queue) lookAtJob(j workflowJob, repository string, run int64, found map
 	}
 	title := strings.TrimPrefix(j.Workflow+" / "+j.Name, " / ")
 	w := dispatch.Work{ID: id, Labels: j.Labels, Of: repository, Title: title, URL: j.URL, Since: j.Created}
-	found[j.ID] = waiting{Work: w.Presentable(), run: run} // it stays in memory
+	found[j.ID] = waiting{Work: w.Presentable(), run: run} // bounded, since it stays in memory
 }
 
-// serves reports whether jobs with these labels are this queue's: all of them are known, and one
-// says that the job is for a runner like ours.
+// serves reports whether jobs with these labels are this queue's: all labels are known, and at least one
+// is self-hosted or one of Options.Labels.
 func (q *Queue) serves(labels []string) bool {
 	ours := false
 	for _, l := range labels {
@@ -289,7 +288,6 @@ func (q *Queue) serves(labels []string) bool {
 	return ours && len(labels) <= 50
 }
 
-// lookAtNoted looks at the runs that webhooks tell of.
 func (q *Queue) lookAtNoted(ctx context.Context) error {
 	q.mu.Lock()
 	runs := slices.Collect(maps.Keys(q.noted))
@@ -316,8 +314,8 @@ func (q *Queue) lookAtNoted(ctx context.Context) error {
 	return nil
 }
 
-// again reports whether a run that could not be looked at is looked at again. One that always fails
-// holds no other.
+// again reports whether to retry the look at a run. Retries are bounded, so that a run that always fails
+// does not block the others.
 func (q *Queue) again(n noted, err error) bool {
 	c := dispatch.Code(err)
 	if _, is := errors.AsType[*limited](err); is || c == http.StatusUnauthorized {
@@ -329,7 +327,7 @@ func (q *Queue) again(n noted, err error) bool {
 	return c/100 != 4 && q.noted[n] < maxNotedTries
 }
 
-// fetch reads a page, unless it is as it was in the last look.
+// fetch reads a page, or returns it from the previous look if it has not changed.
 func fetch[T any](ctx context.Context, q *Queue, path string) (is T, err error) {
 	known := q.api.before[path]
 	size := known.size
@@ -347,7 +345,7 @@ func fetch[T any](ctx context.Context, q *Queue, path string) (is T, err error) 
 	return is, nil
 }
 
-// once says something that would be said at each look.
+// once logs a warning only once per key, not at each look.
 func (q *Queue) once(key, text string, args ...any) {
 	if q.said[key] {
 		return

@@ -7,20 +7,20 @@ import (
 	"linus/internal/dispatch"
 )
 
-// Task runs the runner for one job. Its configuration goes into the runner by a variable that the
-// runner takes out of its environment as it starts (actions/runner, CommandSettings.cs), not by an
-// argument, which everybody in the VM could read.
+// Task runs the runner for one job. The runner gets its configuration in a variable, which it removes
+// from its environment as it starts (actions/runner, CommandSettings.cs): an argument would be visible to
+// everybody in the VM.
 //
-// run.sh ends with 0 however the runner has ended. That it had a job is seen by the log of its
-// worker: without one within the time it may idle, its job was another runner's.
+// run.sh exits with 0 however the runner has ended. The log of a worker shows that the runner had a job:
+// if none appears within the idle time, another runner has taken the job.
 //
-// GitHub gives the runner of one job any other that fits, also one that was left alone here because
-// it is of a fork. So the runner looks at its job itself, before containers and steps, by the hook
-// that it has for that (actions/runner, docs/adrs/1751). That a hook fails is not enough: steps with
-// if: always() would run. It ends the worker, and GitHub sees a job that has failed.
+// GitHub gives any matching job to a runner, even one that was skipped here because it comes from a fork.
+// So the runner checks its job itself, by its job-started hook, before containers and steps
+// (actions/runner, docs/adrs/1751). A failing hook is not enough, since steps with if: always() would
+// still run: the hook kills the worker, and GitHub sees a failed job.
 //
-// The hook says in the job's own log which VM it runs in. How the job has ended says the runner's log
-// (JobDispatcher.cs): a job that has failed is a session that has, so that its VM may be kept.
+// The hook also names the VM in the job's log. The runner's log (JobDispatcher.cs) says how the job has
+// ended. If the job has failed, the session fails, too, so that its VM may be kept.
 func (q *Queue) Task() string {
 	guard := noForks
 	if q.Forks {

@@ -10,26 +10,26 @@ import (
 	"linus/internal/dispatch"
 )
 
-// api makes requests to a forge's REST API. They are few and plain: a library of all of it neither
-// bounds an answer nor knows both forges.
+// api makes requests to a forge's REST API. They are few and simple: a library for the whole API neither
+// bounds answers nor knows both forges.
 type api struct {
 	url, token string
 	http       *http.Client
 }
 
 func newAPI(url, token string) *api {
-	// The token is for this server, and not for one that it names.
+	// The token is for this server only, not for one that it redirects to.
 	stay := func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &api{url: url, token: token, http: &http.Client{CheckRedirect: stay}}
 }
 
-// do makes a request of the REST API and reads its answer.
+// do makes a request of the REST API and decodes its answer.
 func (a *api) do(ctx context.Context, method, path string, body, answer any) error {
 	return a.send(ctx, method, "/api/v1"+path, http.Header{"Authorization": {"token " + a.token}}, body, answer)
 }
 
-// register makes the request by which a runner registers itself: Connect's protocol for one message,
-// with JSON (connectrpc.com/docs/protocol). It is authorized by the token in it.
+// register makes the request by which a runner registers itself: Connect's protocol for unary calls, with
+// JSON (connectrpc.com/docs/protocol). The token in its body authorizes it.
 func (a *api) register(ctx context.Context, body, answer any) error {
 	return a.send(ctx, http.MethodPost, "/api/actions/runner.v1.RunnerService/Register", http.Header{"Connect-Protocol-Version": {"1"}}, body, answer)
 }
@@ -41,8 +41,8 @@ func (a *api) send(ctx context.Context, method, path string, header http.Header,
 	return err
 }
 
-// pages reads a list, page by page if it has pages, until yield has enough. field is where an answer
-// has the list; empty: the answer is the list.
+// pages calls yield for the elements of a list, until it returns false. paged lists are read page by
+// page. field is the answer's field with the list; empty: the answer is the list.
 func pages[T any](ctx context.Context, a *api, path, field string, paged bool, yield func(T) bool) error {
 	sep := "?"
 	if strings.Contains(path, "?") {
@@ -63,7 +63,7 @@ func pages[T any](ctx context.Context, a *api, path, field string, paged bool, y
 		err := a.do(ctx, http.MethodGet, at, nil, answer)
 		if err == nil && field != "" {
 			if fields[field] == nil {
-				return fmt.Errorf("%s: the answer has no %s", path, field) // which is not that there are none
+				return fmt.Errorf("%s: the answer has no %s", path, field) // not an empty list
 			}
 			err = json.Unmarshal(fields[field], &all)
 		}
@@ -78,7 +78,7 @@ func pages[T any](ctx context.Context, a *api, path, field string, paged bool, y
 		if n == 1 {
 			first = len(all)
 		}
-		if !paged || len(all) < max(first, fewest) { // a server may have a smaller page than is asked for
+		if !paged || len(all) < max(first, fewest) { // a server's maximum page may be smaller than perPage
 			return nil
 		}
 	}

@@ -1,12 +1,11 @@
-// Package forge is the Actions of Forgejo and of Gitea as queues: the jobs of workflows that wait
-// for a runner with labels of ours, each of which gets a runner for one job in a VM of its own. It
-// speaks their REST APIs, and trusts no answer.
+// Package forge is the Actions of Forgejo and of Gitea as queues: each waiting job that asks only for the
+// queue's labels gets a runner for one job in its own VM. It uses the forges' REST APIs, and trusts no answer.
 //
-// Forgejo 15 lists the jobs that wait with a handle, by which a runner takes one of them and no
-// other (routers/api/v1/shared/runners.go, modules/structs/action.go). Gitea 1.24 knows runners for
-// one job, and tells of jobs by webhook; 1.25 lists them as well (routers/api/v1/shared/action.go
-// and runners.go, routers/api/actions/runner/runner.go). It gives a job to any runner with its
-// labels: a session is one runner for one job, and there are as many as jobs wait.
+// Forgejo 15 lists waiting jobs with a handle, by which a runner takes exactly that job
+// (routers/api/v1/shared/runners.go, modules/structs/action.go). Gitea 1.24 has runners for one job, and
+// announces jobs by webhook; 1.25 lists jobs as well (routers/api/v1/shared/action.go and runners.go,
+// routers/api/actions/runner/runner.go). Gitea gives a job to any runner with its labels: a session is
+// one runner for one job, and there are as many sessions as waiting jobs.
 package forge
 
 import (
@@ -30,7 +29,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Kind is what a forge is.
+// Kind is the software of a forge.
 type Kind string
 
 // The kinds.
@@ -39,14 +38,14 @@ const (
 	Gitea   Kind = "gitea"
 )
 
-// ways is how a kind differs from the other.
+// ways are the differences between the kinds.
 type ways struct {
-	jobs     string // path of the jobs that wait, below their scope's
-	paged    bool   // they are listed by pages
-	list     string // field of an answer that has them; empty: the answer is the list
-	runners  string // the same of the list of runners
-	waits    string // status of a job that waits
-	needs    string // for errors
+	jobs     string // path of the list of waiting jobs, below the scope
+	paged    bool   // the list has pages
+	list     string // field of the answer with the list; empty: the answer is the list
+	runners  string // the same for the list of runners
+	waits    string // status of a waiting job
+	needs    string // required version, for errors
 	register func(q *Queue, ctx context.Context, s dispatch.Session) (registered, error)
 	secret   func(q *Queue, s dispatch.Session, handle string, r registered) ([]byte, error)
 	task     string
@@ -71,23 +70,23 @@ type Options struct {
 	URL   string // of the forge
 	Token string // of its API; no VM gets it
 
-	// One of them says whose jobs are served, and where runners are registered: a repository, as
-	// owner/name, an organization, or all of the forge, for which the token is an administrator's.
+	// Exactly one of these says whose jobs are served and where runners are registered: a repository as
+	// owner/name, an organization, or the whole forge, which takes an administrator's token.
 	Repository   string
 	Organization string
 	Instance     bool
 
-	// Labels are those that jobs may ask for; all that one asks for have to be among them.
+	// Labels are what jobs may ask for: a job is served if all its labels are among them.
 	Labels []string
-	// Idle is how long a runner waits for its job; 0: 10 minutes. Another runner may have taken it.
+	// Idle is how long a runner waits for its job, which another runner may have taken; 0: 10 minutes.
 	Idle time.Duration
-	// HookSecret is what Gitea signs webhooks with; empty: there are none.
+	// HookSecret signs Gitea's webhooks; empty: there are none.
 	HookSecret string
 
 	Log *slog.Logger
 }
 
-// Queue is the jobs of a forge that wait, as a dispatch.Queue.
+// Queue is the waiting jobs of a forge, as a dispatch.Queue.
 type Queue struct {
 	Options
 	ways
@@ -96,13 +95,13 @@ type Queue struct {
 	scope   string // path in the API
 	checked bool   // whether runners may be registered
 	listed  bool   // the forge lists jobs
-	seen    bool   // it has, so that no answer says that it never does
+	seen    bool   // the forge has listed jobs: a later 404 does not mean that it cannot
 
 	mu   sync.Mutex
-	made map[string]string // the jobs that runners are made for, by the runners' names: Gitea's take any
+	made map[string]string // IDs of the jobs that runners were made for, by runner name: Gitea's runners take any
 
-	told  map[string]told  // by webhooks: what there is where the forge does not list jobs
-	ids   map[string]int64 // of registered runners, by their names
+	told  map[string]told  // jobs announced by webhook, for a forge that does not list jobs
+	ids   map[string]int64 // of registered runners, by name
 	woken chan struct{}
 }
 
@@ -115,20 +114,20 @@ var (
 var (
 	ownerName = lazyregexp.New(`^[A-Za-z0-9_.-]{1,100}$`)
 	labelName = lazyregexp.New(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}$`)
-	safeText  = lazyregexp.New(`^[A-Za-z0-9_.:-]{1,200}$`) // of handles, identities and tokens
+	safeText  = lazyregexp.New(`^[A-Za-z0-9_.:-]{1,200}$`) // handles, identities and tokens
 )
 
 const (
 	defaultIdle = 10 * time.Minute
-	perPage     = 50 // the APIs' most, as servers are set up
-	fewest      = 10 // of a page that is not the last
+	perPage     = 50 // the default maximum of the APIs
+	fewest      = 10 // a shorter page is the last
 	againSuffix = "-again"
 	maxPages    = 20
 	maxTold     = 1000
-	toldTime    = 24 * time.Hour // after which Gitea gives up a job that nobody takes
+	toldTime    = 24 * time.Hour // Gitea gives up a job that nobody takes after this time
 )
 
-// New returns a queue; it has Hook where it has a secret for one.
+// New returns a queue. It is a dispatch.Hooked if there is a secret for webhooks.
 func New(o Options) (dispatch.Queue, error) {
 	u, err := url.Parse(o.URL)
 	if err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
@@ -182,13 +181,13 @@ func New(o Options) (dispatch.Queue, error) {
 	return hooked{q}, nil
 }
 
-// told is work that a webhook has told of.
+// told is work that a webhook has announced.
 type told struct {
 	dispatch.Work
 	at time.Time
 }
 
-// forgeJob is a job as a forge has it: Forgejo's ActionRunJob, or Gitea's ActionWorkflowJob.
+// forgeJob is a job in a forge's answers: Forgejo's ActionRunJob or Gitea's ActionWorkflowJob.
 type forgeJob struct {
 	ID         int64     `json:"id"`
 	Name       string    `json:"name"`
@@ -203,7 +202,7 @@ type forgeJob struct {
 	Created    time.Time `json:"created_at"`  // Gitea's
 }
 
-// work is a job as work that waits; false: it is none of ours. An attempt more is other work.
+// work returns a job as work; false: the job is not for this queue. Each attempt is separate work.
 func (q *Queue) work(j forgeJob) (dispatch.Work, bool) {
 	labels := append(j.RunsOn, j.Labels...)
 	ours := j.ID > 0 && len(labels) > 0 && !slices.ContainsFunc(labels, func(l string) bool { return !slices.Contains(q.Labels, l) })
@@ -223,7 +222,7 @@ func (q *Queue) work(j forgeJob) (dispatch.Work, bool) {
 	return w, ours
 }
 
-// check asks whether runners may be registered, so that no VM is made for nothing.
+// check tests whether the token may register runners, so that no VM is made in vain.
 func (q *Queue) check(ctx context.Context) error {
 	err := q.api.do(ctx, http.MethodGet, q.scope+"/actions/runners?limit=1", nil, nil)
 	where := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(q.scope, "/repos/"), "/orgs/"), "/")
@@ -241,7 +240,7 @@ func (q *Queue) check(ctx context.Context) error {
 	return err
 }
 
-// tooOld returns the version of a Gitea that says to be older than what is needed; else empty.
+// tooOld returns the version of a Gitea that is older than required, and "" otherwise.
 func (q *Queue) tooOld(ctx context.Context) string {
 	var says struct {
 		Version string `json:"version"`
@@ -254,7 +253,7 @@ func (q *Queue) tooOld(ctx context.Context) string {
 	return says.Version
 }
 
-// Waiting returns the jobs that wait for runners with labels of ours.
+// Waiting returns the waiting jobs whose labels are all served.
 func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	if !q.checked {
 		if err := q.check(ctx); err != nil {
@@ -264,7 +263,7 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	}
 	jobs, err := q.look(ctx)
 	if dispatch.Code(err) == http.StatusUnauthorized {
-		q.checked = false // that says whether it passes
+		q.checked = false // the next check says whether the error is permanent
 	}
 	if err != nil {
 		return nil, err
@@ -291,8 +290,8 @@ func (q *Queue) Waiting(ctx context.Context) ([]dispatch.Work, error) {
 	return works, nil
 }
 
-// again gives jobs whose runner has another one another ID, under which they wait: under their own
-// they have a session, which is that other one's.
+// again changes the IDs of waiting jobs whose runner has taken another job: under its own ID such a job
+// has a session already, the one that serves the other job.
 func (q *Queue) again(ctx context.Context, works []dispatch.Work) error {
 	q.mu.Lock()
 	made := maps.Clone(q.made)
@@ -320,7 +319,7 @@ func (q *Queue) again(ctx context.Context, works []dispatch.Work) error {
 	return nil
 }
 
-// look returns the jobs that wait, as the forge lists them. One that does not is heard by webhook.
+// look returns the waiting jobs that the forge lists, or none if only its webhooks announce jobs.
 func (q *Queue) look(ctx context.Context) (jobs []forgeJob, err error) {
 	if !q.listed {
 		return nil, nil
@@ -345,19 +344,19 @@ func (q *Queue) look(ctx context.Context) (jobs []forgeJob, err error) {
 	return jobs, nil
 }
 
-// Claim claims nothing: the forge gives a job to its runner.
+// Claim does nothing: the forge gives a job to its runner.
 func (*Queue) Claim(context.Context, dispatch.Work) (bool, error) { return true, nil }
 
-// Hold has nothing to hold.
+// Hold does nothing: there are no leases.
 func (*Queue) Hold(context.Context, dispatch.Session, <-chan struct{}) error { return nil }
 
-// registered is a runner for one job, with what it authorizes itself by.
+// registered is a registered runner for one job, with its credentials.
 type registered struct {
 	id          int64
 	uuid, token string
 }
 
-// Handover registers the session's runner, which takes one job and is gone then.
+// Handover registers the session's runner, which takes one job and then disappears.
 func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Handover, error) {
 	handle, err := q.handle(ctx, s)
 	if err != nil {
@@ -378,14 +377,14 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	return dispatch.Handover{Secret: data}, err
 }
 
-// Continue notes for which job the session's runner is: Gitea may give it another one.
+// Continue records which job the session's runner was made for: Gitea may give it another job.
 func (q *Queue) Continue(s dispatch.Session) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.made[s.Name], _, _ = strings.Cut(s.Work.ID, againSuffix)
 }
 
-// handle returns what a runner takes the session's job by, and no other; empty: Gitea has none.
+// handle returns the handle by which a runner takes exactly the session's job; empty at Gitea.
 func (q *Queue) handle(ctx context.Context, s dispatch.Session) (string, error) {
 	if q.Kind == Gitea {
 		return "", nil
@@ -417,8 +416,8 @@ func (q *Queue) registerAtForgejo(ctx context.Context, s dispatch.Session) (regi
 	return registered{got.ID, got.UUID, got.Token}, err
 }
 
-// registerAtGitea registers a runner as a runner does itself. The token for that is good for any
-// number of runners, and therefore nothing for a VM.
+// registerAtGitea registers a runner as the runner itself would. VMs must not get the registration token,
+// because it can register any number of runners.
 func (q *Queue) registerAtGitea(ctx context.Context, s dispatch.Session) (registered, error) {
 	var token struct {
 		Token string `json:"token"`
@@ -428,7 +427,7 @@ func (q *Queue) registerAtGitea(ctx context.Context, s dispatch.Session) (regist
 	}
 	var got struct {
 		Runner struct {
-			ID        json.Number `json:"id"` // a string, as protobuf has numbers of 64 bits
+			ID        json.Number `json:"id"` // a string, like all 64-bit numbers in protobuf's JSON
 			UUID      string      `json:"uuid"`
 			Token     string      `json:"token"`
 			Ephemeral bool        `json:"ephemeral"`
@@ -448,7 +447,7 @@ func (q *Queue) registerAtGitea(ctx context.Context, s dispatch.Session) (regist
 	return registered{id, got.Runner.UUID, got.Runner.Token}, nil
 }
 
-// Release removes the session's runner: the forge does so itself after a job.
+// Release removes the session's runner. The forge itself does so only after a job.
 func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome) error {
 	q.mu.Lock()
 	id, known := q.ids[s.Name]
@@ -457,7 +456,7 @@ func (q *Queue) Release(ctx context.Context, s dispatch.Session, o *job.Outcome)
 	if !known && o != nil && o.Status == job.Success {
 		return nil
 	}
-	if !known { // it was registered by a process before this one, or without an answer, or never
+	if !known { // registered by an earlier process, or the answer was lost, or never registered
 		type runner struct {
 			ID   int64  `json:"id"`
 			Name string `json:"name"`

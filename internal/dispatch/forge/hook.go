@@ -11,11 +11,11 @@ import (
 // hooked is a queue that hears Gitea's webhooks.
 type hooked struct{ *Queue }
 
-// Woken has something when a webhook tells of a job that waits.
+// Woken receives when a webhook announces a waiting job.
 func (h hooked) Woken() <-chan struct{} { return h.woken }
 
-// Hook hears workflow_job events (services/webhook/deliver.go and modules/structs/hook.go of Gitea
-// 1.24). Where the forge lists its jobs, an event is only the hint to look now.
+// Hook handles workflow_job events (services/webhook/deliver.go and modules/structs/hook.go of Gitea
+// 1.24). If the forge lists its jobs, an event is only a hint to look now.
 func (h hooked) Hook() http.Handler {
 	return &dispatch.Events{Service: "X-Gitea", Signature: "X-Gitea-Signature", Secret: h.HookSecret, Kind: "workflow_job", Hear: func(body []byte) error {
 		var e struct {
@@ -30,7 +30,7 @@ func (h hooked) Hook() http.Handler {
 	}}
 }
 
-// hear notes a job that waits, or waits no more.
+// hear records a job that waits, or removes one that no longer waits.
 func (h hooked) hear(action string, j forgeJob) {
 	w, ours := h.work(j)
 	if !ours {

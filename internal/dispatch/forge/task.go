@@ -9,20 +9,19 @@ import (
 	"linus/internal/dispatch"
 )
 
-// Task runs the runner for one job, on the VM itself and not in a container: what runs-on names is a
-// whole VM.
+// Task runs the runner for one job, directly on the VM and not in a container: runs-on names a whole VM.
 func (q *Queue) Task() string {
 	return "# Serves a job of " + string(q.Kind) + " Actions.\nset -eu\nidle=" + strconv.Itoa(int(q.Idle/time.Second)) + " failed=" + strconv.Itoa(dispatch.WorkFailed) + "\n" + dispatch.AwaitJob + q.task + common
 }
 
-// lines are what forgejoTask reads, in this order.
+// lines returns what forgejoTask reads, in this order.
 func (q *Queue) lines(s dispatch.Session, handle string, r registered) ([]byte, error) {
 	return []byte(strings.Join([]string{q.api.url, r.uuid, handle, strings.Join(s.Work.Labels, " "), r.token}, "\n") + "\n"), nil
 }
 
-// forgejoTask has forgejo-runner take one job by its handle (one-job --help). The job's log does not name
-// the VM: the runner's name there is its connection's, which is "default" for one that is given by arguments
-// (version 12), or its UUID, however that is given (13; internal/app/cmd/job.go).
+// forgejoTask has forgejo-runner take one job by its handle (one-job --help). The job's log cannot name
+// the VM: the runner's name in it is that of its connection, which is "default" if given by arguments
+// (version 12), or its UUID in any case (version 13; internal/app/cmd/job.go).
 const forgejoTask = `program=$(command -v forgejo-runner) || program=
 if [[ -z $program ]]; then
   echo 'the VM has no forgejo-runner: put it into the template' >&2
@@ -49,7 +48,7 @@ done
 work=$(mktemp -d "$HOME/runner.XXXXXXXX")
 `
 
-// registration is the file that a runner of Gitea has after it was registered (act_runner,
+// registration returns the file of a registered runner of Gitea (act_runner,
 // internal/pkg/config/registration.go).
 func (q *Queue) registration(s dispatch.Session, _ string, r registered) ([]byte, error) {
 	labels := make([]string, len(s.Work.Labels))
@@ -59,7 +58,7 @@ func (q *Queue) registration(s dispatch.Session, _ string, r registered) ([]byte
 	return json.Marshal(map[string]any{"id": r.id, "uuid": r.uuid, "name": s.Name, "token": r.token, "address": q.api.url, "labels": labels, "ephemeral": true})
 }
 
-// giteaTask has Gitea's runner take one job. It was act_runner before its version 1.
+// giteaTask has Gitea's runner take one job. The runner was called act_runner before version 1.
 const giteaTask = `program=$(command -v gitea-runner) || program=$(command -v act_runner) || program=
 if [[ -z $program ]]; then
   echo 'the VM has no gitea-runner or act_runner: put it into the template' >&2
@@ -71,10 +70,11 @@ ln -s -- "$item" "$work/.runner"
 run=("$program" daemon --once)
 `
 
-// common runs it, and ends it if no job comes. That one has come the runner says, or the job's
-// directory does. How it has ended is only in the job's own log, which a runner writes into its own
-// where that has debug messages (act/runner/logger.go and job_executor.go of both): "[NAME] Job failed",
-// and "[NAME]   | LINE" of what the steps say, which is kept nowhere. None of it is shown: it is the forge's.
+// common runs the runner, and ends it if no job comes. The runner's output or the job's directory shows
+// that a job has come. Only the job's own log says how the job has ended. With debug messages the runner
+// copies that log to its own (act/runner/logger.go and job_executor.go of both): "[NAME] Job failed", and
+// "[NAME]   | LINE" for the output of steps, which is not kept. None of the job's log is shown: it
+// belongs to the forge.
 const common = `directories() { compgen -G "$HOME/.cache/act/*" || :; }
 before=$(directories)
 log=$work/log
