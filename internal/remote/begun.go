@@ -7,18 +7,17 @@ import (
 	"io"
 )
 
-// markLine returns the command line that first writes a line of the mark alone. What is
-// on stdout before it is the login shell's: its start-up files may print anything, and
-// any amount of it.
+// markLine returns a command line that prints a line with the mark before it runs line. Everything on stdout
+// before the mark comes from the login shell, whose start-up files may print anything, and any amount of it.
 func markLine(mark, line string) string { return "echo; echo " + mark + "; " + line }
 
-// AfterMark passes on what is written to it after the first Mark.
+// AfterMark passes on everything written to it after the first Mark.
 type AfterMark struct {
 	Mark  []byte
 	To    io.Writer
 	Found bool
 
-	seen []byte // the end of what came before; not used once found
+	seen []byte // end of the data so far, while Mark is not found
 }
 
 func (w *AfterMark) Write(b []byte) (int, error) {
@@ -40,7 +39,7 @@ func (w *AfterMark) Write(b []byte) (int, error) {
 	return n, nil
 }
 
-// markedReader passes on what is read after the line of the mark.
+// markedReader passes on everything read after the line with the mark.
 type markedReader struct {
 	mark string
 	from *bufio.Reader

@@ -36,7 +36,7 @@ type Options struct {
 	ConnectTimeout time.Duration // for one connection, login included; 0: 15 s
 	Patience       time.Duration // how long refused or dropped connections are retried; 0: 3 s
 	KeepAlive      time.Duration // between keepalives, and the time to answer one; 0: 15 s
-	OnReconnect    func()        // called when a lost connection was reestablished; nil: none. A Guest's goes with the pool's
+	OnReconnect    func()        // called when a lost connection was reestablished; nil: none. A Guest's defaults to the pool's
 	Log            *slog.Logger  // nil: none
 }
 
@@ -56,7 +56,6 @@ func (o Options) addr() string { return net.JoinHostPort(o.Host, strconv.Itoa(o.
 
 func (o Options) login() string { return o.User + "@" + o.addr() }
 
-// dialer connects to one machine.
 type dialer struct {
 	options  Options
 	network  func(ctx context.Context, network, addr string) (net.Conn, error)
@@ -85,8 +84,8 @@ func (d *dialer) dial(ctx context.Context) (*ssh.Client, error) {
 	}, backoff.WithBackOff(pause), backoff.WithMaxElapsedTime(d.options.Patience))
 }
 
-// handshake makes one attempt to connect. The time limit is enforced by closing
-// the connection: a channel through another SSH connection has no deadlines.
+// handshake makes one attempt to connect. It enforces the time limit by closing the connection: a channel
+// through another SSH connection has no deadlines.
 func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Client, error) {
 	verify, err := d.verifier()
 	if err != nil {
@@ -99,8 +98,7 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 		return nil, d.fault(ctx, timed, err)
 	}
 	stop := context.AfterFunc(timed, func() { _ = conn.Close() })
-	// The verdict is kept here: not every path through x/crypto preserves the
-	// error chain.
+	// verdict keeps the error, because not every path through x/crypto preserves the error chain.
 	var verdict error
 	config := &ssh.ClientConfig{
 		User: d.options.User,
@@ -113,8 +111,7 @@ func (d *dialer) handshake(ctx context.Context, auth []ssh.AuthMethod) (*ssh.Cli
 	}
 	c, channels, requests, err := ssh.NewClientConn(conn, d.options.addr(), config)
 	if !stop() && err == nil {
-		// The time limit was reached just as the handshake succeeded: conn is
-		// closed.
+		// The time limit was reached just as the handshake succeeded: conn is closed.
 		err = context.DeadlineExceeded
 	}
 	if err != nil {
@@ -143,16 +140,16 @@ func (d *dialer) fault(ctx, timed context.Context, err error) error {
 // credentials are the ways to log in to one machine.
 type credentials struct {
 	methods []ssh.AuthMethod // in the order they are tried
-	keys    int              // that they offer
-	tried   []string         // what they offer, for people
-	unused  []error          // keys there are that cannot be offered, and why
-	release func()           // closes what they keep open
+	keys    int              // number of keys offered
+	tried   []string         // what is offered, for people
+	unused  []error          // why keys that exist cannot be offered
+	release func()           // closes what the methods keep open
 }
 
-// mostTries is how many keys OpenSSH's server lets a client offer (MaxAuthTries).
+// mostTries is how many keys OpenSSH's server lets a client offer by default (MaxAuthTries).
 const mostTries = 6
 
-// refused returns the error of a machine that accepted none of them.
+// refused explains the error of a machine that accepted none of the credentials.
 func (c credentials) refused(err error) error {
 	text := "it accepts none of: " + strings.Join(c.tried, ", ")
 	if c.keys > mostTries {
@@ -165,7 +162,6 @@ func (c credentials) refused(err error) error {
 	return fmt.Errorf("%s (%w)", text, err)
 }
 
-// joined is several errors on one line.
 func joined(errs []error) error {
 	whole := errs[0]
 	for _, err := range errs[1:] {
@@ -174,14 +170,13 @@ func joined(errs []error) error {
 	return whole
 }
 
-// credentials collects the ways to log in.
 func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	o := d.options
 	c := credentials{release: func() {}}
 	var signers []ssh.Signer
 	offer := func(from string, keys ...ssh.Signer) {
 		offered := len(signers)
-		for _, key := range keys { // a file's key may be in the agent, too, and a server counts attempts
+		for _, key := range keys { // a file's key may be in the agent, too, and servers count attempts
 			if !slices.ContainsFunc(signers, func(s ssh.Signer) bool { return bytes.Equal(s.PublicKey().Marshal(), key.PublicKey().Marshal()) }) {
 				signers = append(signers, key)
 			}
@@ -249,8 +244,8 @@ func (d *dialer) credentials(ctx context.Context) (credentials, error) {
 	return credentials{}, &Error{Op: "log in to", Addr: o.login(), Class: Auth, Err: joined(c.unused)}
 }
 
-// ownFirst returns an agent's keys in the order in which OpenSSH tries them: those of the key
-// files first, whose public halves lie beside them.
+// ownFirst returns an agent's keys in the order in which OpenSSH tries them: first those whose public key
+// lies beside one of the key files.
 func ownFirst(held []ssh.Signer, paths []string) []ssh.Signer {
 	var own, others []ssh.Signer
 	for _, key := range held {
@@ -271,7 +266,6 @@ func ownFirst(held []ssh.Signer, paths []string) []ssh.Signer {
 	return append(own, others...)
 }
 
-// plainKey is a key without its certificate.
 func plainKey(key ssh.PublicKey) ssh.PublicKey {
 	if cert, ok := key.(*ssh.Certificate); ok {
 		return cert.Key
@@ -279,8 +273,8 @@ func plainKey(key ssh.PublicKey) ssh.PublicKey {
 	return key
 }
 
-// readKey reads a private key, and returns it with its certificate, which lies beside it,
-// before the key alone. A certificate that cannot be used is an error beside the key.
+// readKey reads a private key. If its certificate lies beside it, the certified key is returned before
+// the plain key. If that certificate is unusable, readKey returns an error and the plain key.
 func readKey(path string) ([]ssh.Signer, error) {
 	raw, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -303,7 +297,7 @@ func readKey(path string) ([]ssh.Signer, error) {
 	return []ssh.Signer{certified, signer}, nil
 }
 
-// readRegular reads a file of a person's. A FIFO would wait for who writes to it.
+// readRegular reads a regular file. A FIFO would block until somebody writes to it.
 func readRegular(path string) ([]byte, error) {
 	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
 		return nil, fmt.Errorf("%s is not a regular file", path)
@@ -311,7 +305,7 @@ func readRegular(path string) ([]byte, error) {
 	return os.ReadFile(path)
 }
 
-// readCertificate returns a key with its certificate; nil: there is none.
+// readCertificate returns a key with its certificate, or nil if there is no certificate.
 func readCertificate(path string, key ssh.Signer) (ssh.Signer, error) {
 	raw, err := readRegular(path)
 	if errors.Is(err, fs.ErrNotExist) {

@@ -4,7 +4,7 @@ package remote
 
 import "syscall"
 
-// The system's connection errors; Windows has its own numbers.
+// The system's connection errors; on Windows they have other numbers.
 const (
 	errRefused  = syscall.ECONNREFUSED
 	errTimedOut = syscall.ETIMEDOUT

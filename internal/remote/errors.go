@@ -43,7 +43,7 @@ type Error struct {
 	Known []string
 }
 
-// faults are what an error begins with, by class: what comes after that may be long.
+// faults are the first words of errors, by class: what follows may be long.
 var faults = map[Class]string{
 	Refused: "connection refused", Unreachable: "not reachable", Timeout: "no answer", Auth: "login failed", Lost: "connection lost",
 }
@@ -62,9 +62,8 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// temporary reports whether the same attempt may succeed if repeated at once:
-// sshd sheds load by dropping connections that have not yet logged in, and
-// refuses connections briefly while it restarts.
+// temporary reports whether an immediate retry may succeed: sshd sheds load by dropping connections that
+// have not yet logged in, and refuses connections briefly while it restarts.
 func (e *Error) temporary() bool { return e.Class == Refused || e.Class == Lost }
 
 // ClassOf returns the class of the connection fault in err, "" when there is none.
@@ -94,9 +93,8 @@ func (e *ExitError) Error() string {
 	return e.Name + ": " + how
 }
 
-// classify is the only place where faults of dialling and of the handshake get
-// their class. The end of the caller's own context is no fault and is returned
-// unchanged.
+// classify is the only place that assigns classes to faults of dialling and of the handshake. The end of
+// the caller's own context is not a fault, and gets no class.
 func classify(ctx context.Context, op, addr string, err error) error {
 	var known *Error
 	if err == nil || errors.As(err, &known) {
@@ -130,8 +128,7 @@ func classify(ctx context.Context, op, addr string, err error) error {
 	return e
 }
 
-// broken reports whether err is how a closed connection shows to a reader or
-// writer.
+// broken reports whether err is what a reader or writer of a closed connection gets.
 func broken(err error) bool {
 	for _, end := range []error{
 		io.EOF, io.ErrUnexpectedEOF, io.ErrClosedPipe, net.ErrClosed, sftp.ErrSSHFxConnectionLost,

@@ -25,7 +25,6 @@ type File struct {
 	Mode fs.FileMode // permissions
 }
 
-// fileSession is an SFTP session in use.
 type fileSession struct {
 	client *sftp.Client
 	conn   *conn
@@ -33,9 +32,8 @@ type fileSession struct {
 
 var errNoSFTP = errors.New("the machine has no SFTP subsystem")
 
-// Upload puts files in place atomically: each is written under a temporary name
-// next to its place, checked, and renamed. All use one SFTP session; a machine
-// without SFTP gets them as base64 through a shell.
+// Upload puts files in place atomically: each is written under a temporary name in the same directory,
+// checked, and renamed. All use one SFTP session. Without SFTP they are sent as base64 through a shell.
 func (p *Pool) Upload(ctx context.Context, files ...File) error {
 	for _, f := range files {
 		err := p.withSFTP(ctx, func(c *sftp.Client) error { return putSFTP(ctx, c, f, nil) })
@@ -49,8 +47,8 @@ func (p *Pool) Upload(ctx context.Context, files ...File) error {
 	return nil
 }
 
-// ReadRange returns at most limit bytes of a file from offset; fewer only at
-// its end. A missing file is fs.ErrNotExist.
+// ReadRange returns at most limit bytes of a file from offset; fewer only at its end. It returns
+// fs.ErrNotExist if the file is missing.
 func (p *Pool) ReadRange(ctx context.Context, path string, offset, limit int64) ([]byte, error) {
 	var data []byte
 	err := p.withSFTP(ctx, func(c *sftp.Client) (err error) {
@@ -66,8 +64,8 @@ func (p *Pool) ReadRange(ctx context.Context, path string, offset, limit int64) 
 	return data, nil
 }
 
-// withSFTP runs work on the pool's SFTP session, and again on a new one if the
-// session turns out to be dead: all work here can be repeated.
+// withSFTP runs work on the pool's SFTP session, and again on a new one if the session turns out to be
+// dead. All work must be repeatable.
 func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) error {
 	for attempt := 1; ; attempt++ {
 		client, err := p.sftpClient(ctx)
@@ -86,11 +84,11 @@ func (p *Pool) withSFTP(ctx context.Context, work func(*sftp.Client) error) erro
 	}
 }
 
-// errNonsense: replies to SFTP's requests do not fit them.
+// errNonsense means that SFTP replies do not fit their requests.
 var errNonsense = errors.New("the machine's SFTP replies make no sense")
 
-// survive returns an error where work panics: pkg/sftp takes "OK" in the place of a file, or
-// of what is asked about one, for such, and has nothing then. A VM may reply that.
+// survive turns a panic of work into an error: pkg/sftp panics if a reply is "OK" where it expects a file
+// or a description of one. A VM may reply that.
 func survive(work func() error) (err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -100,7 +98,7 @@ func survive(work func() error) (err error) {
 	return work()
 }
 
-// sftpClient returns the pool's SFTP session, starting one if there is none.
+// sftpClient returns the pool's SFTP session, and starts one if there is none.
 func (p *Pool) sftpClient(ctx context.Context) (*sftp.Client, error) {
 	if client, err := p.currentSFTP(); client != nil || err != nil {
 		return client, err
@@ -152,8 +150,7 @@ func (p *Pool) currentSFTP() (*sftp.Client, error) {
 	}
 }
 
-// startSFTP starts SFTP in a session. What the other machine sends is read through from,
-// unless that is nil.
+// startSFTP starts SFTP in a session. Data from the other machine is read through from, unless that is nil.
 func startSFTP(session *ssh.Session, from func(io.Reader) io.Reader) (*sftp.Client, error) {
 	in, err := session.StdinPipe()
 	if err != nil {
@@ -172,15 +169,15 @@ func startSFTP(session *ssh.Session, from func(io.Reader) io.Reader) (*sftp.Clie
 	return sftp.NewClientPipe(out, &privateFiles{WriteCloser: in}, sftp.UseConcurrentWrites(true))
 }
 
-// privateFiles is the stream to an SFTP server, on which new files are given mode 0600:
-// pkg/sftp cannot, and its files would be readable until their mode is set.
+// privateFiles is the stream to an SFTP server that creates new files with mode 0600. pkg/sftp cannot do
+// that, so its files would be readable until their mode is set.
 type privateFiles struct {
 	io.WriteCloser
-	left int64 // of the packet that is being written
+	left int64 // bytes left of the packet being written
 }
 
-// Write writes a packet's head, which is the whole packet of a request to open a file, or
-// what comes after it.
+// Write writes the head of a packet or what follows it. For a request to open a file, the head is the
+// whole packet.
 func (p *privateFiles) Write(data []byte) (int, error) {
 	if p.left > 0 {
 		p.left -= int64(len(data))
@@ -191,7 +188,7 @@ func (p *privateFiles) Write(data []byte) (int, error) {
 	}
 	size := binary.BigEndian.Uint32(data)
 	p.left = 4 + int64(size) - int64(len(data))
-	// At its end: flags, of which one is to create the file, and which attributes follow.
+	// The packet ends with the open flags, among them create, and a mask of the attributes that follow.
 	const open, create, permissions = 3, 0x08, 0x04
 	if end := len(data) - 8; p.left == 0 && data[4] == open && end >= 13 &&
 		binary.BigEndian.Uint32(data[end:])&create != 0 && binary.BigEndian.Uint32(data[end+4:]) == 0 {
@@ -205,7 +202,6 @@ func (p *privateFiles) Write(data []byte) (int, error) {
 	return p.WriteCloser.Write(data)
 }
 
-// watchSFTP waits for the end of the SFTP session.
 func (p *Pool) watchSFTP(c *conn, session *ssh.Session, client *sftp.Client) {
 	_ = client.Wait()
 	p.forget(client)
@@ -214,7 +210,7 @@ func (p *Pool) watchSFTP(c *conn, session *ssh.Session, client *sftp.Client) {
 	p.release(c)
 }
 
-// forget makes the next transfer start a new session.
+// forget makes the next transfer start a new SFTP session.
 func (p *Pool) forget(client *sftp.Client) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -242,7 +238,8 @@ func (p *Pool) refusedSFTP(ctx context.Context, c *conn, err error) error {
 	return errNoSFTP
 }
 
-// temporaryName returns a name in the same directory, which a file's name may fill.
+// temporaryName returns a name in the same directory. A long file name is truncated, so that the result
+// is at most 255 bytes.
 func temporaryName(path string) string {
 	const end = 17
 	if base := len(path) - strings.LastIndexByte(path, '/') - 1; base > 255-end {
@@ -251,9 +248,9 @@ func temporaryName(path string) string {
 	return path + ".linus-" + strings.ToLower(rand.Text()[:10])
 }
 
-// putSFTP calls ready, unless that is nil, with the temporary name before it is renamed. With it
-// the file is on the other machine's disk, first its content and then its name, where the server
-// can do that; it is closed with the session, which costs no round trip.
+// putSFTP calls ready, unless that is nil, with the temporary name before the rename. With ready, the
+// file is also flushed to the other machine's disk if the server supports that, first its content and
+// then its name; it is closed with the session, which saves a round trip.
 func putSFTP(ctx context.Context, c *sftp.Client, f File, ready func(temporary string, info fs.FileInfo) error) (err error) {
 	temporary := temporaryName(f.Path)
 	file, err := c.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL)
@@ -272,7 +269,7 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File, ready func(temporary s
 	var info fs.FileInfo
 	switch {
 	case err != nil:
-	case ready != nil: // both at once
+	case ready != nil: // in parallel
 		flushed := make(chan error, 1)
 		go func() { flushed <- flush(file) }()
 		info, err = c.Lstat(temporary)
@@ -304,8 +301,7 @@ func putSFTP(ctx context.Context, c *sftp.Client, f File, ready func(temporary s
 	return explain(err)
 }
 
-// flush has a file, and the name that it was given last, written to the other machine's disk, if
-// its SFTP server can do that.
+// flush syncs a file and its last rename to the other machine's disk, if its SFTP server supports that.
 func flush(file *sftp.File) error {
 	err := survive(file.Sync)
 	if status, ok := errors.AsType[*sftp.StatusError](err); ok && status.FxCode() == sftp.ErrSSHFxOpUnsupported {
@@ -322,8 +318,8 @@ func explain(err error) error {
 	return err
 }
 
-// putExec is putSFTP through a shell, with base64 so that nothing in between
-// alters the bytes, and a checksum because nothing else would notice.
+// putExec is putSFTP through a shell: base64 keeps the bytes unchanged on the way, and a checksum detects
+// what nothing else would.
 func (p *Pool) putExec(ctx context.Context, f File) error {
 	const script = `umask 077 && base64 -d >"$1" && [ "$(sha256sum <"$1")" = "$2  -" ] && chmod "$3" "$1" && mv -f -- "$1" "$4" || { s=$?; rm -f -- "$1"; exit "$s"; }`
 	line := Quote("sh", "-c", script, "upload", temporaryName(f.Path), fmt.Sprintf("%x", sha256.Sum256(f.Data)), fmt.Sprintf("%o", f.Mode.Perm()), f.Path)

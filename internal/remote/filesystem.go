@@ -12,10 +12,9 @@ import (
 	"github.com/pkg/sftp"
 )
 
-// FileSystem is the other machine's files for one caller, in an SFTP session of its
-// own: a call that hangs there, such as opening a pipe, holds nobody else. Paths are
-// bytes; a relative one begins at the user's home. Errors are fs.ErrNotExist,
-// fs.ErrPermission, or what the other machine says.
+// FileSystem is the other machine's files for one caller. It has its own SFTP session, so that a call
+// that hangs there, such as opening a pipe, blocks nobody else. Paths are bytes; relative paths start at
+// the user's home. Errors are fs.ErrNotExist, fs.ErrPermission, or the other machine's own.
 type FileSystem struct{ client *sftp.Client }
 
 // Errors of WithFiles.
@@ -24,9 +23,8 @@ var (
 	ErrTooMuch = errors.New("the machine sends more than is read at a time")
 )
 
-// WithFiles runs work with a file system, which is of use until work returns or ctx
-// ends; then WithFiles returns. The other machine may send at most budget bytes in all:
-// after that the error is ErrTooMuch.
+// WithFiles runs work with a file system that is valid until work returns or ctx ends; then WithFiles
+// returns, too. It returns ErrTooMuch if the other machine sends more than budget bytes in total.
 func (p *Pool) WithFiles(ctx context.Context, budget int64, work func(*FileSystem) error) error {
 	c, session, err := p.session(ctx)
 	if err != nil {
@@ -42,7 +40,7 @@ func (p *Pool) WithFiles(ctx context.Context, budget int64, work func(*FileSyste
 		return p.refusedSFTP(ctx, c, err)
 	}
 	end := sync.OnceFunc(func() {
-		_, _ = client.Close(), session.Close() // they may have ended
+		_, _ = client.Close(), session.Close() // both may have ended already
 		p.release(c)
 	})
 	_, err = await(ctx, p, c.gone, func() (struct{}, error) {
@@ -50,10 +48,10 @@ func (p *Pool) WithFiles(ctx context.Context, budget int64, work func(*FileSyste
 		return struct{}{}, survive(func() error { return work(&FileSystem{client}) })
 	}, nil)
 	switch {
-	case errors.Is(err, errClosed): // work never began
+	case errors.Is(err, errClosed): // work did not start
 		end()
 	case ctx.Err() != nil, errors.Is(err, io.EOF):
-		_ = session.Close() // work ends then
+		_ = session.Close() // this ends work
 	}
 	switch {
 	case from.left.Load() < 0:
@@ -64,7 +62,7 @@ func (p *Pool) WithFiles(ctx context.Context, budget int64, work func(*FileSyste
 	return err
 }
 
-// budgeted ends a stream after a number of bytes.
+// budgeted is a reader that fails with ErrTooMuch after a number of bytes.
 type budgeted struct {
 	from io.Reader
 	left atomic.Int64 // negative: there was more
@@ -101,16 +99,16 @@ func entry(info fs.FileInfo, err error) (Entry, error) {
 	return e, nil
 }
 
-// Stat describes what the path leads to.
+// Stat describes the file that path leads to, following symbolic links.
 func (f *FileSystem) Stat(path string) (Entry, error) { return entry(f.client.Stat(path)) }
 
-// Lstat describes the path itself, even if it is a symbolic link.
+// Lstat describes path itself, even if it is a symbolic link.
 func (f *FileSystem) Lstat(path string) (Entry, error) { return entry(f.client.Lstat(path)) }
 
-// ReadLink returns what a symbolic link contains.
+// ReadLink returns the target of a symbolic link.
 func (f *FileSystem) ReadLink(path string) (string, error) { return f.client.ReadLink(path) }
 
-// ReadDir returns a directory's entries, in no order.
+// ReadDir returns a directory's entries, unsorted.
 func (f *FileSystem) ReadDir(ctx context.Context, path string) ([]Entry, error) {
 	infos, err := f.client.ReadDirContext(ctx, path)
 	if err != nil {
@@ -123,22 +121,21 @@ func (f *FileSystem) ReadDir(ctx context.Context, path string) ([]Entry, error) 
 	return entries, nil
 }
 
-// MkdirAll creates a directory and those above it.
+// MkdirAll creates a directory and its missing parents.
 func (f *FileSystem) MkdirAll(path string) error { return explain(f.client.MkdirAll(path)) }
 
-// unsized is how much of a file without a size is read at a time: the kernel's have none.
+// unsized is how much to read at once of a file without a size, such as the kernel's files, in bytes.
 const unsized = 256 << 10
 
 var errIrregular = fmt.Errorf("%w: not a regular file", fs.ErrInvalid)
 
-// Read returns at most limit bytes of a regular file from offset, and whether it ends
-// there.
+// Read returns at most limit bytes of a regular file from offset, and whether the file ends there.
 func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bool, about Entry, err error) {
 	if about, err = entry(f.client.Stat(path)); err != nil {
 		return nil, false, about, err
 	}
-	// Opening a pipe would wait for who writes to it. Looking again afterwards would cost each
-	// read a round trip, and no more than want bytes are read of whatever it is by then.
+	// Opening a pipe blocks until somebody writes to it. Checking again after opening would cost each
+	// read a round trip; at most want bytes are read anyway, whatever the file is by then.
 	if !about.Mode().IsRegular() {
 		return nil, false, about, errIrregular
 	}
@@ -157,12 +154,12 @@ func (f *FileSystem) Read(path string, offset, limit int64) (data []byte, end bo
 	return data[:n], end, about, discardEOF(err)
 }
 
-// ErrOwner says that a file cannot be replaced by one of the same owner.
+// ErrOwner means that a file cannot be replaced by one with the same owner.
 var ErrOwner = errors.New("it has another owner")
 
-// Replace puts a file in place atomically, as Upload does. If there is one before, which
-// is a description of it, the new one gets its owner; ErrOwner if that is not allowed.
-// still is called just before.
+// Replace puts a file in place atomically, as Upload does. before describes the existing file, if any:
+// the new one gets its owner, or Replace returns ErrOwner if that is not allowed. Replace calls still
+// just before the rename, and fails with its error.
 func (f *FileSystem) Replace(ctx context.Context, file File, before *Entry, still func() error) error {
 	return putSFTP(ctx, f.client, file, func(temporary string, info fs.FileInfo) error {
 		if made, _ := entry(info, nil); before != nil && (made.UID != before.UID || made.GID != before.GID) {

@@ -18,8 +18,7 @@ import (
 	xknownhosts "golang.org/x/crypto/ssh/knownhosts"
 )
 
-// verifier checks the host key a machine presents, and says which key types to
-// ask for.
+// verifier checks the host key a machine presents, and returns the key types to ask for.
 type verifier interface {
 	algorithms() []string
 	check(hostname string, remote net.Addr, key ssh.PublicKey) error
@@ -29,14 +28,14 @@ func fingerprint(key ssh.PublicKey) string {
 	return key.Type() + " " + ssh.FingerprintSHA256(key)
 }
 
-// keyTypes are requested in this order when nothing is known of a machine.
+// keyTypes are requested in this order if no key of the machine is known.
 var keyTypes = []string{
 	ssh.KeyAlgoED25519, ssh.KeyAlgoECDSA256, ssh.KeyAlgoECDSA384, ssh.KeyAlgoECDSA521,
 	ssh.KeyAlgoRSASHA512, ssh.KeyAlgoRSASHA256,
 }
 
-// knownHosts is strict: a key that is not in the file is refused. The file is
-// read again for each connection, so that `linus host trust` takes effect.
+// knownHosts refuses keys that are not in the file. The file is read again for each connection, so that
+// `linus host trust` takes effect at once.
 type knownHosts struct {
 	db   *knownhosts.HostKeyDB
 	addr string // host:port
@@ -47,7 +46,7 @@ func openKnownHosts(path, addr string) (*knownHosts, error) {
 	switch info, err := os.Stat(path); {
 	case errors.Is(err, fs.ErrNotExist), path == "", path == os.DevNull:
 		files = nil
-	case err == nil && !info.Mode().IsRegular(): // a FIFO waits for who writes to it
+	case err == nil && !info.Mode().IsRegular(): // opening a FIFO blocks until somebody writes to it
 		return nil, fmt.Errorf("read known hosts: %s is not a regular file", path)
 	}
 	db, err := knownhosts.NewDB(files...)
@@ -57,16 +56,15 @@ func openKnownHosts(path, addr string) (*knownHosts, error) {
 	return &knownHosts{db: db, addr: addr}, nil
 }
 
-// certTypes are those of the certificates of keyTypes.
+// certTypes are the certificate types of keyTypes.
 var certTypes = []string{
 	ssh.CertAlgoED25519v01, ssh.CertAlgoECDSA256v01, ssh.CertAlgoECDSA384v01, ssh.CertAlgoECDSA521v01,
 	ssh.CertAlgoRSASHA512v01, ssh.CertAlgoRSASHA256v01,
 }
 
-// algorithms puts the known types first, so that a machine with several keys
-// presents the one we know; the others follow, so that a changed key can be
-// reported. A machine for which an authority is known may have a certificate of
-// any type.
+// algorithms puts the known types first, so that a machine with several keys presents the one we know.
+// The others follow, so that a changed key can be reported. If an authority is known for the machine, it
+// may present a certificate of any type.
 func (k *knownHosts) algorithms() []string {
 	var list []string
 	if _, authority := k.known(); authority {
@@ -85,8 +83,8 @@ func (k *knownHosts) algorithms() []string {
 	return list
 }
 
-// check judges a certificate that is not of a known authority by its key, as
-// OpenSSH does. A key of a machine of which only an authority is known is unknown.
+// check judges a certificate of an unknown authority by its key, as OpenSSH does. If only an authority is
+// known of a machine, its keys are unknown.
 func (k *knownHosts) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
 	err := k.db.HostKeyCallback()(hostname, remote, key)
 	if err == nil {
@@ -106,8 +104,8 @@ func (k *knownHosts) check(hostname string, remote net.Addr, key ssh.PublicKey) 
 	return &Error{Class: HostKeyRefused, Err: err, Shown: fingerprint(key)}
 }
 
-// known returns the fingerprints of the keys that known_hosts has of the machine, and whether
-// it has an authority that may vouch for others.
+// known returns the fingerprints of the machine's keys in known_hosts, and whether known_hosts has an
+// authority that may certify other keys.
 func (k *knownHosts) known() (keys []string, authority bool) {
 	for _, key := range k.db.HostKeys(k.addr) {
 		if key.Cert {
@@ -119,8 +117,8 @@ func (k *knownHosts) known() (keys []string, authority bool) {
 	return keys, authority
 }
 
-// pinned accepts only certain keys. Without any, it accepts the first key
-// presented, reports it, and pins it from then on.
+// pinned accepts only certain keys. Without any, it accepts the first key presented, reports it, and pins
+// it from then on.
 type pinned struct {
 	onFirstUse func(fingerprint string)
 
@@ -177,12 +175,11 @@ func (p *pinned) check(_ string, _ net.Addr, key ssh.PublicKey) error {
 	return &Error{Class: HostKeyChanged, Err: errors.New("host key mismatch"), Shown: fingerprint(key), Known: known}
 }
 
-// maxHostKey exceeds the longest key in use, RSA of 16384 bits.
+// maxHostKey is above the length of the longest key in use, RSA with 16384 bits, in bytes.
 const maxHostKey = 4096
 
-// HostKeyLine returns a machine's public key, as reported by somebody else, in
-// the form in which keys can be compared: "ssh-ed25519 AAAA...", without a
-// comment.
+// HostKeyLine returns a machine's public key, as reported by a third party, in a form in which keys can
+// be compared: "ssh-ed25519 AAAA...", without a comment.
 func HostKeyLine(text string) (string, error) {
 	if len(text) > maxHostKey {
 		return "", fmt.Errorf("it has %d bytes", len(text))
@@ -199,7 +196,7 @@ func HostKeyLine(text string) (string, error) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(key))), nil
 }
 
-// HostKey is the key a machine presents, and what was known of it.
+// HostKey is the key a machine presents, and what known_hosts has of the machine.
 type HostKey struct {
 	Addr        string   // "host:port"
 	Fingerprint string   // "ssh-ed25519 SHA256:..."
@@ -208,8 +205,7 @@ type HostKey struct {
 	Other       []string // fingerprints that known_hosts has instead
 }
 
-// errScanned ends the handshake once the key is seen: nothing is sent to a
-// machine that is not trusted yet.
+// errScanned ends the handshake once the key is seen: nothing is sent to a machine that is not trusted yet.
 var errScanned = errors.New("host key seen")
 
 type scanner struct {
@@ -220,7 +216,7 @@ type scanner struct {
 func (s *scanner) check(hostname string, remote net.Addr, key ssh.PublicKey) error {
 	err := s.knownHosts.check(hostname, remote, key)
 	if cert, ok := key.(*ssh.Certificate); ok && err != nil {
-		key = cert.Key // which can be trusted without its certificate
+		key = cert.Key // the key can be trusted without its certificate
 		err = s.knownHosts.check(hostname, remote, key)
 	}
 	s.found = &HostKey{
@@ -252,8 +248,8 @@ func ScanHostKey(ctx context.Context, o Options) (HostKey, error) {
 	return HostKey{}, err
 }
 
-// TrustHostKey adds the key to the known_hosts file, which is created if
-// missing. It never removes a key: a person must judge a changed one.
+// TrustHostKey adds the key to the known_hosts file, which is created if missing. It never removes a key:
+// a person must judge a changed one.
 func TrustHostKey(path string, key HostKey) error {
 	if len(key.Other) > 0 {
 		return fmt.Errorf("trust %s: %s already has another key (%s); remove its line first if the machine was reinstalled: ssh-keygen -R %s -f %s",

@@ -15,11 +15,10 @@ import (
 	"linus/internal/wholefile"
 )
 
-// EnsureKeyPair returns the public key, in authorized_keys format, of the
-// ed25519 private key in the file, which is created (0600, OpenSSH's format) if
-// missing: from a seed of ed25519.SeedSize bytes, which determines it, or from
-// none. Without one the caller ensures that nobody else creates the file at the
-// same time. A file that is there stays as it is.
+// EnsureKeyPair returns the public key, in authorized_keys format, of the ed25519 private key in the
+// file. If the file is missing, EnsureKeyPair creates it (0600, OpenSSH's format), either from a seed of
+// ed25519.SeedSize bytes, which determines the key, or at random (nil). Without a seed the caller ensures
+// that nobody else creates the file at the same time. An existing file is never changed.
 func EnsureKeyPair(path, comment string, seed []byte) (string, error) {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -37,8 +36,8 @@ func EnsureKeyPair(path, comment string, seed []byte) (string, error) {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey()))) + " " + comment, nil
 }
 
-// PublicKey returns a public key as authorized_keys has it, without a comment. An error unless
-// text is one alone: with options, or as a certificate, it could do more than log in.
+// PublicKey returns a public key in authorized_keys format, without a comment. It returns an error unless
+// text is a single plain key: with options, or as a certificate, it could do more than log in.
 func PublicKey(text string) (string, error) {
 	key, _, options, rest, err := ssh.ParseAuthorizedKey([]byte(strings.TrimSpace(text)))
 	switch {
@@ -64,6 +63,6 @@ func makeKey(path, comment string, seed []byte) ([]byte, error) {
 		return nil, err
 	}
 	data := pem.EncodeToMemory(block)
-	// On disk when this returns: the machine it logs in to may exist before.
+	// The key must be on disk before the machine that it logs in to exists.
 	return data, wholefile.Replace(path, data)
 }

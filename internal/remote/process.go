@@ -11,9 +11,8 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Process is a command on the other machine that is talked to while it runs. One
-// Send and one Receive may be in progress at a time. After an error of either, only
-// Close is of use.
+// Process is a running command on the other machine, with an open stdin and stdout. At most one Send and
+// one Receive may be in progress at a time. After either fails, only Close is useful.
 type Process struct {
 	pool    *Pool
 	session *ssh.Session
@@ -23,12 +22,12 @@ type Process struct {
 	stderr  *tail
 
 	ended chan struct{} // closed when the command has ended or the connection is lost
-	err   error         // how it ended, as of Session.Wait; set before ended is closed
+	err   error         // how it ended, as Session.Wait returns it; set before ended is closed
 }
 
-// Begin starts a command, whose Stdin, Stdout and Stderr are not used, and returns once
-// the other machine has accepted it. It runs until it ends by itself: Close only
-// closes its stdin and stdout.
+// Begin starts a command, and returns once the other machine has accepted it. It does not use the
+// command's Stdin, Stdout and Stderr. The command runs until it ends by itself: Close only closes its
+// stdin and stdout.
 func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
 	c, session, err := p.session(ctx)
 	if err != nil {
@@ -65,7 +64,7 @@ func (p *Pool) Begin(ctx context.Context, cmd Command) (*Process, error) {
 	}
 }
 
-// Send writes data to the command's stdin, and returns when all of it is on the way.
+// Send writes data to the command's stdin, and returns when all of it has been sent.
 func (r *Process) Send(ctx context.Context, data io.Reader) error {
 	_, err := await(ctx, r.pool, r.ended, func() (int64, error) { return io.Copy(r.stdin, data) }, nil)
 	return r.verdict(ctx, err)
@@ -73,11 +72,11 @@ func (r *Process) Send(ctx context.Context, data io.Reader) error {
 
 // Finish closes the command's stdin and waits for its end, as Wait does.
 func (r *Process) Finish(ctx context.Context) error {
-	r.pool.own(func() { _ = r.stdin.Close() }) // where that fails, the command or its connection has ended
+	r.pool.own(func() { _ = r.stdin.Close() }) // if this fails, the command or its connection has ended
 	return r.Wait(ctx)
 }
 
-// Receive returns what read returns, which is given the command's stdout.
+// Receive calls read with the command's stdout, and returns its result.
 func Receive[T any](ctx context.Context, r *Process, read func(stdout *bufio.Reader) (T, error)) (T, error) {
 	value, err := await(ctx, r.pool, nil, func() (T, error) { return read(r.stdout) }, nil)
 	return value, r.verdict(ctx, err)
@@ -93,7 +92,7 @@ func (r *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Running reports whether the command has not been seen to end.
+// Running reports whether the command is not known to have ended.
 func (r *Process) Running() bool {
 	select {
 	case <-r.ended:
@@ -103,11 +102,11 @@ func (r *Process) Running() bool {
 	}
 }
 
-// Close ends the conversation. It does not wait: the other machine may not answer.
+// Close closes the session. It does not wait, because the other machine may not answer.
 func (r *Process) Close() { r.pool.own(func() { _ = r.session.Close() }) }
 
-// verdict converts an error of talking to the command: the end of a stream is that of
-// the command or of the connection.
+// verdict converts an error of talking to the command: if a stream has ended, the cause is the end of the
+// command or of the connection.
 func (r *Process) verdict(ctx context.Context, err error) error {
 	if err == nil || ctx.Err() != nil || !broken(err) {
 		return err

@@ -1,13 +1,11 @@
-// Package remote reaches machines over SSH and SFTP: it dials (also through
-// another machine), pools connections, runs commands, transfers files, checks
-// host keys, and classifies errors. It is the only user of x/crypto/ssh and
-// pkg/sftp in the product. It knows nothing of Proxmox or of what the commands
-// mean, and of jobs only the classes of faults.
+// Package remote reaches machines over SSH and SFTP: it dials (also through another machine), pools
+// connections, runs commands, transfers files, checks host keys, and classifies errors. It is the only
+// user of x/crypto/ssh and pkg/sftp in the product. It knows nothing of Proxmox or of what the commands
+// mean, and only the fault classes of jobs.
 //
-// Three facts about OpenSSH shape it: closing a session leaves the remote
-// process running, a signal request is acknowledged but does nothing, and sshd
-// refuses environment requests. So a command is stopped by a second session,
-// and the environment is part of the quoted command line.
+// Three facts about OpenSSH shape it: closing a session leaves the remote process running, a signal
+// request is acknowledged but does nothing, and sshd refuses environment requests. So a command is
+// stopped by a second session, and the environment is part of the quoted command line.
 package remote
 
 import (
@@ -31,9 +29,8 @@ const maxSessions = 8
 
 var errClosed = errors.New("connection pool is closed")
 
-// Pool is the connections to one machine: none until needed, and one more
-// whenever all are full. Its methods may be called from many goroutines. A dead
-// connection is replaced when it is next needed.
+// Pool is the connections to one machine: none until needed, and one more whenever all are full. It is
+// safe for concurrent use. A dead connection is replaced when it is next needed.
 type Pool struct {
 	dialer *dialer
 	log    *slog.Logger
@@ -48,10 +45,10 @@ type Pool struct {
 	noSFTP bool         // the machine has no SFTP subsystem
 	lost   bool         // a connection ended before Close, and none was established since
 
-	owned sync.WaitGroup // all goroutines of the pool
+	owned sync.WaitGroup // all of the pool's goroutines
 }
 
-// conn is one connection. sessions and limit belong to Pool.mu.
+// conn is one connection. sessions and limit are guarded by Pool.mu.
 type conn struct {
 	client   *ssh.Client
 	sessions int
@@ -59,8 +56,8 @@ type conn struct {
 	gone     chan struct{} // closed when the connection has ended
 }
 
-// NewPool returns a pool for a machine whose host key is in known_hosts, or one
-// of those given. It does not dial yet.
+// NewPool returns a pool for a machine whose host key is in known_hosts, or one of Options.HostKeys. It
+// does not dial yet.
 func NewPool(o Options) *Pool {
 	o = o.withDefaults()
 	return newPool(&dialer{
@@ -87,13 +84,12 @@ type GuestOptions struct {
 	Options // KnownHosts is not used
 
 	HostKey    string                   // "ssh-ed25519 AAAA..."; empty: the first key presented is pinned
-	OnFirstUse func(fingerprint string) // called when a key was pinned without proof; nil: none
+	OnFirstUse func(fingerprint string) // called when a key was pinned on first use, without proof; nil: none
 }
 
-// Guest returns a pool for a machine behind this pool's: through its
-// connections or, only if it refuses to forward, directly. Never directly
-// first: an unrelated machine in our own network may have the same private
-// address.
+// Guest returns a pool for a machine behind this pool's machine, reached through this pool's connections
+// or, only if this pool's machine refuses to forward, directly. It never dials directly first: an
+// unrelated machine in our own network may have the same private address.
 func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 	var keys []string
 	if strings.TrimSpace(o.HostKey) != "" {
@@ -113,11 +109,10 @@ func (p *Pool) Guest(o GuestOptions) (*Pool, error) {
 	}), nil
 }
 
-// Login is "user@host:port", for people.
+// Login returns "user@host:port", for people.
 func (p *Pool) Login() string { return p.dialer.options.login() }
 
-// NearIP returns this machine's address as the other end of a connection sees
-// it.
+// NearIP returns this machine's address as the other machine sees it.
 func (p *Pool) NearIP(ctx context.Context) (string, error) {
 	c, err := p.acquire(ctx)
 	if err != nil {
@@ -134,10 +129,9 @@ func (p *Pool) NearIP(ctx context.Context) (string, error) {
 // closePatience is how long Close waits for the pool's goroutines.
 const closePatience = 5 * time.Second
 
-// Close ends all connections and waits for all of the pool's goroutines, but
-// not for an unresponsive machine: x/crypto waits for the other side of a
-// connection through another machine, which may neither read nor close. What is
-// left ends with the connection to that machine.
+// Close ends all connections and waits for the pool's goroutines, but not for an unresponsive machine:
+// when x/crypto closes a connection through another machine, it waits for the other side, which may
+// neither read nor close. What is left ends with the connection to the machine in between.
 func (p *Pool) Close() {
 	p.mu.Lock()
 	p.closed = true
@@ -154,13 +148,12 @@ func (p *Pool) Close() {
 	}
 }
 
-// drain closes ended when all of the pool's goroutines have ended.
 func (p *Pool) drain(ended chan<- struct{}) {
 	p.owned.Wait()
 	close(ended)
 }
 
-// own runs work in a goroutine that Close waits for; false once closed.
+// own runs work in a goroutine that Close waits for. It returns false if the pool is closed.
 func (p *Pool) own(work func()) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -171,11 +164,9 @@ func (p *Pool) own(work func()) bool {
 	return true
 }
 
-// await runs work, which takes no context, in a goroutine of the pool and
-// returns its result, the end of ctx, or io.EOF when gone is closed (nil:
-// never), whichever comes first. A result that nobody waits for any more goes
-// to discard. A dead peer cannot block work forever: keepalive closes its
-// connection.
+// await runs work, which takes no context, in a goroutine of the pool. It returns work's result, the
+// cause of ctx's end, or io.EOF when gone is closed (nil: never), whichever comes first. A late result
+// goes to discard. A dead peer cannot block work forever: keepAlive closes its connection.
 func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func() (T, error), discard func(T)) (T, error) {
 	type answer struct {
 		value T
@@ -207,8 +198,8 @@ func await[T any](ctx context.Context, p *Pool, gone <-chan struct{}, work func(
 	}
 }
 
-// acquire returns a connection with room for one more session, and reserves
-// that room. It dials if there is none.
+// acquire returns a connection with room for one more session, and reserves that room. It dials if there
+// is no such connection.
 func (p *Pool) acquire(ctx context.Context) (*conn, error) {
 	if c, err := p.take(); c != nil || err != nil {
 		return c, err
@@ -273,9 +264,8 @@ func (p *Pool) Connected() bool {
 	return len(p.conns) > 0
 }
 
-// Ping checks that the machine answers, with one round trip on an open
-// connection; without one it connects. A connection that does not answer before
-// ctx ends is closed.
+// Ping checks that the machine answers, with one round trip on an open connection, or by connecting. It
+// closes a connection that does not answer before ctx ends.
 func (p *Pool) Ping(ctx context.Context) error {
 	c, err := p.acquire(ctx)
 	if err != nil {
@@ -293,8 +283,7 @@ func (p *Pool) Ping(ctx context.Context) error {
 	return nil
 }
 
-// drop removes a connection from the pool and ends it, whether or not the other
-// side cooperates.
+// drop removes a connection from the pool and ends it, whether or not the other side cooperates.
 func (p *Pool) drop(c *conn) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -307,7 +296,7 @@ func (p *Pool) drop(c *conn) {
 	}
 }
 
-// watch waits until the connection ends.
+// watch waits until the connection ends, and drops it.
 func (p *Pool) watch(c *conn) {
 	err := c.client.Wait()
 	close(c.gone)
@@ -315,8 +304,8 @@ func (p *Pool) watch(c *conn) {
 	p.log.Debug("connection ended", "err", err)
 }
 
-// keepAlive closes a connection whose other end no longer answers; everything
-// using it then fails instead of waiting forever.
+// keepAlive closes a connection whose other end no longer answers, so that everything using it fails
+// instead of waiting forever.
 func (p *Pool) keepAlive(c *conn) {
 	period := p.dialer.options.KeepAlive
 	tick := time.NewTicker(period)
@@ -337,8 +326,8 @@ func (p *Pool) keepAlive(c *conn) {
 	}
 }
 
-// channel opens a channel on a connection of the pool. A connection that is
-// dead, or full (as full reports; nil: never), is skipped for another one.
+// channel opens a channel on a connection of the pool. It skips connections that are dead, or full
+// according to full (nil: never).
 func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, create func(*ssh.Client) (T, error), discard func(T)) (*conn, T, error) {
 	var zero T
 	for attempt := 1; ; attempt++ {
@@ -346,8 +335,7 @@ func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, 
 		if err != nil {
 			return nil, zero, err
 		}
-		// A channel that x/crypto/ssh opens just as its connection ends never
-		// gets an answer.
+		// A channel that x/crypto/ssh opens just as its connection ends never gets an answer.
 		value, err := await(ctx, p, c.gone, func() (T, error) { return create(c.client) }, discard)
 		if err == nil {
 			return c, value, nil
@@ -369,9 +357,8 @@ func channel[T any](ctx context.Context, p *Pool, full func(*conn, error) bool, 
 	}
 }
 
-// sessionsFull notes how many sessions the machine allows per connection when
-// it has just refused one more. OpenSSH gives no specific reason for that:
-// "open failed".
+// sessionsFull reports whether the machine has refused one more session on the connection, and lowers the
+// connection's limit accordingly. OpenSSH gives no specific reason: "open failed".
 func (p *Pool) sessionsFull(c *conn, err error) bool {
 	var open *ssh.OpenChannelError
 	if !errors.As(err, &open) {
@@ -414,8 +401,7 @@ func (p *Pool) session(ctx context.Context) (*conn, *ssh.Session, error) {
 	return c, s, err
 }
 
-// discardEOF ignores the error of closing a stream that the other side closed
-// first.
+// discardEOF ignores the error of closing a stream that the other side closed first.
 func discardEOF(err error) error {
 	if errors.Is(err, io.EOF) {
 		return nil

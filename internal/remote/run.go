@@ -14,22 +14,21 @@ import (
 	"linus/internal/term"
 )
 
-// Command is a command line for the login shell of the other machine: a POSIX shell's.
+// Command is a command line for the other machine's login shell, which must be a POSIX shell.
 type Command struct {
 	Name   string // for people, in errors: "create-vm"
 	Line   string // see Quote and EnvLine
 	Stdin  io.Reader
-	Stdout io.Writer // gets nothing of what the login shell prints by itself; nil: discarded
+	Stdout io.Writer // does not get what the login shell prints; nil: discarded
 	Stderr io.Writer // nil: only its last part is kept, for ExitError
 }
 
 // stderrTail bounds ExitError.Stderr.
 const stderrTail = 8 << 10
 
-// Run runs a command to completion. Errors are *ExitError if it did not exit
-// with 0, and *Error if the connection failed, so that the command's outcome is
-// unknown. If ctx ends first the command is left running. Nothing is written to
-// Stdout and Stderr after Run has returned.
+// Run runs a command to completion. It returns an *ExitError if the command did not exit with 0, and an
+// *Error if the connection failed, in which case the command's outcome is unknown. If ctx ends first the
+// command is left running. Nothing is written to Stdout and Stderr after Run has returned.
 func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	c, session, err := p.session(ctx)
 	if err != nil {
@@ -55,8 +54,8 @@ func (p *Pool) Run(ctx context.Context, cmd Command) error {
 	return fmt.Errorf("%s: %w; it may still run there", cmd.Name, context.Cause(ctx))
 }
 
-// start runs a command in a session, which it closes, and calls began when the other machine
-// has accepted it, and ended when it has ended.
+// start runs a command in a session, which it closes. It calls began when the other machine has accepted
+// the command, and ended when the command has ended.
 func (p *Pool) start(c *conn, session *ssh.Session, line string, began func(), ended func(error)) error {
 	owned := p.own(func() {
 		defer p.release(c)
@@ -90,8 +89,8 @@ func (p *Pool) verdict(cmd Command, stderr *tail, err error) error {
 	return fmt.Errorf("%s: %w", cmd.Name, err)
 }
 
-// Output runs a command and returns what it wrote to stdout, at most limit
-// bytes; more is an error, and stops the wait.
+// Output runs a command and returns what it wrote to stdout. It fails, without waiting for the end, if
+// that is more than limit bytes.
 func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -99,7 +98,7 @@ func (p *Pool) Output(ctx context.Context, cmd Command, limit int) ([]byte, erro
 	out := &capped.Writer{Most: limit, Over: func() { cancel(tooMuch) }}
 	cmd.Stdout = out
 	err := p.Run(ctx, cmd)
-	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // it had already ended
+	if err == nil && errors.Is(context.Cause(ctx), tooMuch) { // the command had already ended
 		err = fmt.Errorf("%s: %w", cmd.Name, tooMuch)
 	}
 	return out.Bytes(), err
@@ -112,8 +111,7 @@ func orDiscard(w io.Writer) io.Writer {
 	return w
 }
 
-// gate passes writes on until it is shut: a session may continue briefly after
-// its caller has left.
+// gate passes writes on until it is shut: a session may continue briefly after its caller has left.
 type gate struct {
 	mu   sync.Mutex
 	to   io.Writer

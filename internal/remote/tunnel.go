@@ -13,23 +13,21 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// ErrNoForwarding is returned for a machine whose SSH server does not forward
-// (AllowTcpForwarding no).
+// ErrNoForwarding is returned if a machine's SSH server does not forward (AllowTcpForwarding no).
 var ErrNoForwarding = errors.New("its SSH server does not allow forwarding")
 
-// ErrNotListening is returned for a port at which nothing accepts connections.
+// ErrNotListening is returned if nothing accepts connections at a port.
 var ErrNotListening = errors.New("nothing accepts connections there")
 
-// Loopback is a connection to a program of the other machine. Its directions end
-// separately.
+// Loopback is a connection to a program of the other machine. Its directions can be closed separately.
 type Loopback interface {
 	io.ReadWriteCloser
 	CloseWrite() error
 }
 
-// DialLoopback connects to a TCP port of the other machine, at localhost or another of its own
-// addresses, and never to one of this machine. The connection outlasts ctx, and ends with the
-// pool's. Errors: ErrNotListening, ErrNoForwarding.
+// DialLoopback connects to a TCP port of the other machine, at localhost or another of the machine's own
+// addresses, and never to a port of this machine. The connection outlasts ctx, and ends with the pool's.
+// It returns ErrNotListening or ErrNoForwarding.
 func (p *Pool) DialLoopback(ctx context.Context, host string, port int) (Loopback, error) {
 	conn, err := p.DialFrom(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -42,14 +40,14 @@ func (p *Pool) DialLoopback(ctx context.Context, host string, port int) (Loopbac
 	return through, nil
 }
 
-// DialFrom connects to an address as a program of the other machine does: it is resolved
-// there. Otherwise it is DialLoopback.
+// DialFrom is DialLoopback to any address, as a program of the other machine would connect: names are
+// resolved there.
 func (p *Pool) DialFrom(ctx context.Context, address string) (net.Conn, error) {
 	return p.dialFrom(ctx, "tcp", address)
 }
 
-// DialUnix connects to a UNIX socket of the other machine, as its login user. Otherwise it is
-// DialFrom; an OpenSSH that does not forward to sockets says ErrNotListening, too.
+// DialUnix is DialFrom to a UNIX socket, as the other machine's login user. If its OpenSSH does not
+// forward to sockets, DialUnix also returns ErrNotListening.
 func (p *Pool) DialUnix(ctx context.Context, socket string) (net.Conn, error) {
 	return p.dialFrom(ctx, "unix", socket)
 }
@@ -67,33 +65,33 @@ func (p *Pool) dialFrom(ctx context.Context, network, address string) (net.Conn,
 	case err != nil:
 		return nil, err
 	}
-	p.release(c) // it is no session
+	p.release(c) // a forwarded connection is not a session
 	return conn, nil
 }
 
-// maxTunnelled is how many connections a tunnel carries at once; more are
-// closed. A job controls what connects, and must not load its server.
+// maxTunnelled is how many connections a tunnel carries at once; more are closed. A job controls what
+// connects, and must not overload its server.
 const maxTunnelled = 16
 
-// Tunnel carries connections to a port of the other machine's loopback to an
-// address of this one. It ends with the connection that carries it.
+// Tunnel forwards connections from a loopback port of the other machine to an address of this one. It
+// ends with the SSH connection that carries it.
 type Tunnel struct {
 	pool     *Pool
 	listener net.Listener
 	ended    chan struct{}
 }
 
-// Tunnel opens a tunnel from any free port of the other machine to an address,
-// "host:port". ErrNoForwarding if that is not allowed there.
+// Tunnel opens a tunnel from any free port of the other machine to an address, "host:port". It returns
+// ErrNoForwarding if the machine does not allow that.
 func (p *Pool) Tunnel(ctx context.Context, to string) (*Tunnel, error) {
 	return p.TunnelFrom(ctx, 0, maxTunnelled, func(ctx context.Context) (net.Conn, error) {
 		return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", to)
 	})
 }
 
-// TunnelFrom opens a tunnel from a port of the other machine's loopback, 0 for any free
-// one, to what dial returns; it carries at most so many connections at once.
-// ErrNoForwarding if that is not allowed there, or the port is in use.
+// TunnelFrom opens a tunnel from a loopback port of the other machine, 0 for any free one, to the
+// connections that dial returns. It carries at most most connections at once. It returns ErrNoForwarding
+// if that is not allowed there, or the port is in use.
 func (p *Pool) TunnelFrom(ctx context.Context, port, most int, dial func(context.Context) (net.Conn, error)) (*Tunnel, error) {
 	closeIt := func(l net.Listener) {
 		if l != nil {
@@ -110,7 +108,7 @@ func (p *Pool) TunnelFrom(ctx context.Context, port, most int, dial func(context
 	if err != nil {
 		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), err)
 	}
-	p.release(c) // a tunnel is no session
+	p.release(c) // a tunnel is not a session
 	if l == nil {
 		return nil, fmt.Errorf("open a tunnel from %s: %w", p.Login(), ErrNoForwarding)
 	}
@@ -122,18 +120,18 @@ func (p *Pool) TunnelFrom(ctx context.Context, port, most int, dial func(context
 	return t, nil
 }
 
-// Addr is where the tunnel starts, "127.0.0.1:port" on the other machine.
+// Addr returns where the tunnel starts, "127.0.0.1:port" on the other machine.
 func (t *Tunnel) Addr() string { return t.listener.Addr().String() }
 
-// Ended is closed when the tunnel carries no more connections.
+// Ended returns a channel that is closed when the tunnel carries no more connections.
 func (t *Tunnel) Ended() <-chan struct{} { return t.ended }
 
-// Close ends the tunnel. What it returns is closed when the tunnel's port is free; the other machine
-// may not answer.
+// Close ends the tunnel without waiting, because the other machine may not answer. The returned channel
+// is closed when the tunnel's port is free.
 func (t *Tunnel) Close() <-chan struct{} {
 	freed := make(chan struct{})
 	if !t.pool.own(func() { _ = t.listener.Close(); close(freed) }) {
-		close(freed) // with its connection
+		close(freed) // freed with its connection
 	}
 	return freed
 }
