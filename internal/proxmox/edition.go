@@ -9,9 +9,8 @@ import (
 
 var semantic = lazyregexp.New(`^v?([0-9]{1,9})\.([0-9]{1,9})\.([0-9]{1,9})(?:-([0-9A-Za-z.-]{1,60}))?(?:\+.*)?$`)
 
-// edition returns a version as a text that sorts as versions do: a release behind what led up to
-// it, and of that the later commit behind the earlier one. It is empty, before all others, where
-// the version tells no order.
+// edition returns a version as a text that sorts like versions: a release after its pre-releases, and a
+// later commit after an earlier one. It returns "", which sorts first, if the version is not comparable.
 func edition(version string) string {
 	m := semantic.FindStringSubmatch(version)
 	if m == nil {

@@ -14,8 +14,8 @@ func (p *Provider) ForgetVM(ctx context.Context, v vm.VM) error {
 	return p.destroy(ctx, fmt.Sprintf("forget VM %d (%s)", v.ID, v.Name), v, "ACTION", "forget")
 }
 
-// readLeftAlone parses the host's line about an expired VM that it leaves alone,
-// because its proof is incomplete or somebody has protected it: "<id> <job> <name> <why>".
+// readLeftAlone parses the host's line about an expired VM that it leaves alone, because its proof is
+// incomplete or somebody has protected it: "<id> <job> <name> <why>".
 func readLeftAlone(line string) (id, jobID, name, why string) {
 	id, rest, _ := strings.Cut(line, " ")
 	jobID, rest, _ = strings.Cut(rest, " ")

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// NetworkRules returns what the node does with a VM's packets, and for each address and port
-// the rule that decides about a new TCP connection to it; empty if that is not known.
+// NetworkRules returns the node's packet rules for a VM and, for each address and port, the rule that
+// decides about a new TCP connection to it; empty if that is unknown.
 func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
 	op := fmt.Sprintf("read the network rules of VM %d (%s)", v.ID, v.Name)
 	env := proof(v)
@@ -29,7 +29,7 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	}
 	n := job.NetworkRules{Mode: vm.Egress(mode), Rules: res.All("LINUS_RULE"), Problem: res.Get("LINUS_NO_RULES")}
 	if !slices.Contains(vm.Egresses, n.Mode) {
-		n.Mode = vm.EgressNone // as the host has it
+		n.Mode = vm.EgressNone // the host treats it as that
 	}
 	r := rules(n.Rules)
 	if n.Mode != vm.EgressLAN && n.Problem == "" {
@@ -42,8 +42,8 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	return n, decided, nil
 }
 
-// rules are lines of lib/egress.sh: `map from: "tap100i0" : goto from_100`,
-// `chain from_100: ip daddr @closed4 drop`, `set closed4: 10.0.0.0/8, ...` or `set node6: empty`.
+// rules are lines of lib/egress.sh: `map from: "tap100i0" : goto from_100`, `chain from_100: ip daddr
+// @closed4 drop`, `set closed4: 10.0.0.0/8, ...` or `set node6: empty`.
 type rules []string
 
 // of returns the lines of a map, chain or set.
@@ -57,7 +57,7 @@ func (r rules) of(what string) []string {
 	return found
 }
 
-// problem returns why a VM's packets do not pass its chains; empty if they do.
+// problem returns why a VM's packets do not pass through its chains; empty if they do.
 func (r rules) problem(id int) string {
 	for _, way := range []struct{ name, hook, match string }{
 		{"from", "prerouting", "iifname vmap @from"}, {"from", "input", "iifname vmap @from"}, {"to", "postrouting", "oifname vmap @to"},
@@ -76,22 +76,23 @@ func (r rules) problem(id int) string {
 	return ""
 }
 
-// toAddresses is a rule about packets to addresses, without that: the addresses, then what
-// is no first packet of a TCP connection, or what becomes of one, perhaps to one port only.
+// toAddresses matches a rule on destination addresses without its beginning: the addresses, then either a
+// match that excludes first packets of TCP connections, or an optional TCP port and a verdict.
 var toAddresses = lazyregexp.New(`^(@\w+|{ [^}]*}|[^ {]+) (?:(?:udp|tcp sport) .*|(?:tcp dport (\d+) )?(drop|accept))$`)
 
-// decides returns the rule that decides about the first packet of a TCP connection from
-// the VM's own address to another, with the element of a set that matches; empty if there
-// are no rules, or one that comes before is none of those that are known here.
+// decides returns the rule that decides about the first packet of a TCP connection from the VM's own
+// address to another one, with the set element that matches. It returns "" if there are no rules, or if
+// an unknown rule comes before the deciding one.
 func (r rules) decides(id int, to netip.AddrPort) string {
-	if r.problem(id) != "" || to.Addr().IsLoopback() { // that stays in the VM
+	if r.problem(id) != "" || to.Addr().IsLoopback() { // never leaves the VM
 		return ""
 	}
 	family, other := "ip", "ip6"
 	if to.Addr().Is6() {
 		family, other = other, family
 	}
-	// What the VM sends properly, ARP, other protocols, extension headers and DHCP pass these.
+	// Such a packet passes these rules, which are about spoofed addresses, ARP, other protocols,
+	// extension headers and DHCP.
 	passed := []string{
 		"ether type != " + family, "ether type arp", "ether saddr !=", "arp", "ip hdrlength !=", "ip frag-off",
 		"ip6 nexthdr", "icmpv6", "ip saddr", "ip6 saddr", other + " daddr",
@@ -125,8 +126,8 @@ func (r rules) decides(id int, to netip.AddrPort) string {
 	return ""
 }
 
-// within returns the element of `@set`, `{ a, b }` or a single one in which an address is;
-// empty if there is none.
+// within returns the element of `@set`, `{ a, b }` or a single element that contains an address; empty if
+// none does. known is false if the elements cannot be read.
 func (r rules) within(addresses string, a netip.Addr) (element string, known bool) {
 	elements := strings.Trim(addresses, "{ }")
 	if name, ok := strings.CutPrefix(addresses, "@"); ok {

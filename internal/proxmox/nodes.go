@@ -13,7 +13,7 @@ import (
 	"linus/internal/result"
 )
 
-// Nodes returns the node that VMs are created on.
+// Nodes returns the inventory with only the node that VMs are created on.
 func (p *Provider) Nodes(ctx context.Context) (job.Inventory, error) {
 	inv, err := p.Inventory(ctx)
 	own, _ := inv.Node(inv.Asked)
@@ -22,8 +22,8 @@ func (p *Provider) Nodes(ctx context.Context) (job.Inventory, error) {
 	return inv, err
 }
 
-// Inventory returns what the host reports about its cluster. It starts one of Proxmox's
-// tools, and does not wait for a host that does not respond.
+// Inventory returns what the host reports about its cluster. It starts one of Proxmox's tools, and does
+// not wait for a host that does not respond.
 func (p *Provider) Inventory(ctx context.Context) (job.Inventory, error) {
 	const op = "read the nodes of the cluster"
 	res, err := p.run(ctx, call{op: op, script: "list-nodes"})
@@ -37,8 +37,8 @@ func (p *Provider) Inventory(ctx context.Context) (job.Inventory, error) {
 	return inv, nil
 }
 
-// readInventory parses list-nodes' lines. What is not well-formed is left out where
-// nothing depends on it: names of storages and templates come from all over the cluster.
+// readInventory parses list-nodes' lines. Malformed lines are skipped where nothing depends on them:
+// names of storages and templates come from all over the cluster.
 func readInventory(res result.Result) (job.Inventory, error) {
 	inv := job.Inventory{Asked: res.Get("LINUS_VM_NODE"), Quorum: true}
 	switch quorum := res.Get("LINUS_QUORUM"); quorum {

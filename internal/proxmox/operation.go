@@ -18,19 +18,19 @@ import (
 	"linus/internal/term"
 )
 
-// operation is one run of a host script that continues without an engine: see
-// scripts/proxmox/operation.sh, the host's part.
+// operation is one run of a host script that continues without an engine. The host's part is
+// scripts/proxmox/operation.sh.
 type operation struct {
 	p      *Provider
 	dir    string // on the host
 	name   string // the script's, for errors
-	engine string // that began it
+	engine string // ID of the engine that began it
 
 	nonce string
 	sent  bool // it may have been started
 }
 
-// unsent are the faults after which a command was not sent.
+// unsent are the connection faults that prove that a command was not sent.
 var unsent = []remote.Class{remote.Refused, remote.Auth, remote.HostKeyUnknown, remote.HostKeyChanged, remote.HostKeyRefused}
 
 func (p *Provider) operations() string { return path.Join(p.o.ScriptDir, "operations") }
@@ -40,13 +40,12 @@ func (p *Provider) createOperation(jobID string) string { return "create-" + job
 
 var errGone = errors.New("the script is gone from the host without a result: the host was restarted, or the script was killed")
 
-// operate runs a host script as the operation with that ID, or joins the existing one,
-// and returns what run does. It survives a loss of the connection.
+// operate runs a host script as the operation with that ID, or joins the existing one, and returns what
+// run returns. It survives a loss of the connection.
 func (p *Provider) operate(ctx context.Context, id string, c call) (result.Result, error) {
 	p.sign(&c)
 	o := &operation{p: p, dir: path.Join(p.operations(), id), name: c.script, engine: c.env["LINUS_ENGINE"]}
-	// A command in progress is never interrupted by a cancel: its effect would be
-	// unknown.
+	// A cancel never interrupts a command in progress: its effect would be unknown.
 	work, end := context.WithCancelCause(context.WithoutCancel(ctx))
 	defer end(nil)
 	defer context.AfterFunc(ctx, func() {
@@ -69,8 +68,8 @@ func (p *Provider) operate(ctx context.Context, id string, c call) (result.Resul
 	return res, err
 }
 
-// operateOnce is operate, and settles the operation once it has ended. It is settled only then, and
-// not where ctx detached: an engine that goes on with it joins it, and has its result.
+// operateOnce is operate, and then settles the operation, unless ctx was detached: the engine that
+// continues the operation joins it, and gets its result.
 func (p *Provider) operateOnce(ctx context.Context, id string, c call) (result.Result, error) {
 	res, err := p.operate(ctx, id, c)
 	if !detached(ctx) {
@@ -79,8 +78,8 @@ func (p *Provider) operateOnce(ctx context.Context, id string, c call) (result.R
 	return res, err
 }
 
-// discard settles an operation that nobody goes on with, even where ctx has ended. If that fails, it
-// is left on the host.
+// discard settles an operation that no engine will continue, even if ctx has ended. If that fails, the
+// operation is left on the host.
 func (p *Provider) discard(ctx context.Context, op, id string) {
 	if err := p.settle(context.WithoutCancel(ctx), op, id); err != nil {
 		p.o.Log.WarnContext(ctx, "operation left on the host", "err", err)
@@ -104,10 +103,9 @@ func detached(ctx context.Context) bool {
 	return errors.Is(context.Cause(ctx), job.ErrDetach)
 }
 
-// begin starts the operation, or finds the existing one.
+// begin starts the operation, or joins the existing one.
 func (o *operation) begin(ctx, work context.Context, id string, c call) (result.Result, error) {
-	// Nothing is in progress before the scripts are uploaded: a host that was never
-	// reached is given up sooner.
+	// Nothing runs before the scripts are uploaded, so patience with a host that was never reached is shorter.
 	names := []string{"operation", c.script}
 	if c.guest != "" {
 		names = append(names, c.guest)
@@ -147,7 +145,7 @@ func (o *operation) begin(ctx, work context.Context, id string, c call) (result.
 	})
 }
 
-// finish follows the operation to its end, and stops it if ctx ends before.
+// finish follows the operation to its end, and stops it if ctx ends first.
 func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFunc, c call) (result.Result, error) {
 	var stopping sync.WaitGroup
 	ended := make(chan struct{})
@@ -169,8 +167,7 @@ func (o *operation) finish(ctx, work context.Context, end context.CancelCauseFun
 	return res, errors.Join(err, parseErr)
 }
 
-// stop makes the script undo its work, and waits for that for at most
-// RollbackWait.
+// stop makes the script undo its work, and waits for that for at most RollbackWait.
 func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc, ended <-chan struct{}) {
 	limit := time.NewTimer(o.p.o.RollbackWait)
 	defer limit.Stop()
@@ -189,8 +186,8 @@ func (o *operation) stop(ctx, work context.Context, end context.CancelCauseFunc,
 	}
 }
 
-// follow passes on the script's output, from where an earlier follow was interrupted,
-// until the script has ended. It returns nil if the script exited with 0.
+// follow passes on the script's output, from where an earlier follow was interrupted, until the script
+// has ended. It returns nil if the script exited with 0.
 func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err error) {
 	mark := "LINUS_OPERATION:" + o.nonce
 	var said bytes.Buffer // bounded by operation.sh
@@ -223,7 +220,7 @@ func (o *operation) follow(ctx context.Context, to *answer) (answered bool, err 
 	return answered, &remote.ExitError{Name: o.name, Code: status, Stderr: term.Text(log)}
 }
 
-// settle ends an operation, with its roll-back, and removes its files on the host.
+// settle stops an operation, waits for its roll-back, and removes its files on the host.
 func (p *Provider) settle(ctx context.Context, op, id string) error {
 	seconds, engine := strconv.Itoa(int(p.o.RollbackWait/time.Second)), p.o.Engine()
 	err := p.persist(ctx, op, p.o.Patience/10, func() (bool, error) {

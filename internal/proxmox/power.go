@@ -48,8 +48,8 @@ func (p *Provider) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Prog
 // saveOperation returns the ID of the only save that a VM can have.
 func saveOperation(v vm.VM) string { return "checkpoint-" + v.Job }
 
-// SaveCheckpoint makes a checkpoint of a VM that is ready; the VM does not run again. If ctx ends,
-// the script is stopped, and has undone its work when SaveCheckpoint returns.
+// SaveCheckpoint makes a checkpoint of a VM that is ready. The VM does not run again. If ctx ends, the
+// script is stopped, and has undone its work when SaveCheckpoint returns.
 func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Progress)) (vm.Checkpoint, error) {
 	op := fmt.Sprintf("save checkpoint %d (%s)", v.ID, v.Name)
 	env := p.machineEnvironment()
@@ -66,11 +66,11 @@ func (p *Provider) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(jo
 	return c, err
 }
 
-// unsaid are the characters that a template's description does not tell of whom it was saved by.
+// unsaid are the characters that are replaced in SAVED_BY, which ends up in a template's description.
 var unsaid = lazyregexp.New(`[^A-Za-z0-9._@:+-]`)
 
-// SaveVM makes a template of a copy of a VM, or of the VM itself. The script goes on if the
-// connection is lost or the engine stops: its own copy is a template in the end, or gone.
+// SaveVM makes a template of a copy of a VM, or of the VM itself. The script continues if the connection
+// is lost or the engine stops: its copy ends up as a template, or is removed.
 func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (job.SavedTemplate, error) {
 	op := fmt.Sprintf("save VM %d (%s) as template %s", v.ID, v.Name, spec.Name)
 	env := p.machineEnvironment()
@@ -90,7 +90,7 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	if err != nil {
 		return job.SavedTemplate{}, err
 	}
-	if spec.InPlace { // the VM is gone, and all that was kept of its making with it
+	if spec.InPlace { // the VM is gone, and its create operation with it
 		p.discard(ctx, op, p.createOperation(v.Job))
 	}
 	t := job.SavedTemplate{
@@ -106,7 +106,7 @@ func (p *Provider) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progr
 	return t, nil
 }
 
-// readSeconds parses a time in seconds since 1970; zero: it is none.
+// readSeconds parses a time in seconds since 1970. It returns the zero time if text is invalid.
 func readSeconds(text string) time.Time {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n <= 0 {
@@ -115,7 +115,7 @@ func readSeconds(text string) time.Time {
 	return time.Unix(n, 0).UTC()
 }
 
-// ForkVM makes a VM ready to be copied. For the same copies an engine that goes on with it joins it.
+// ForkVM makes a VM ready to be copied. Another engine that continues the same fork joins the operation.
 func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress)) (job.ForkPoint, error) {
 	c := powerCall{what: "fork", action: "fork", vm: v, progress: progress}
 	if v.Forking.Active() {
@@ -130,13 +130,13 @@ func (p *Provider) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progre
 	return at, nil
 }
 
-// EndFork removes the snapshot that ForkVM has taken, if it has.
+// EndFork removes the snapshot that ForkVM may have taken.
 func (p *Provider) EndFork(ctx context.Context, v vm.VM) error {
 	_, err := p.power(ctx, powerCall{what: "remove the snapshot for the forks of", action: "unfork", vm: v})
 	return err
 }
 
-// SnapshotVM takes a named snapshot of the VM's disk, and of its memory if that is set.
+// SnapshotVM takes a named snapshot of the VM's disk and, if memory is set, of its memory.
 func (p *Provider) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	_, err := p.power(ctx, powerCall{what: "take snapshot " + name + " of", action: "snapshot", vm: v, snapshot: name, memory: memory})
 	return err
@@ -159,16 +159,16 @@ type powerCall struct {
 	action   string // power-vm's argument
 	vm       vm.VM
 	snapshot string
-	id       string             // of the operation; empty: one of its own
-	name     string             // a template's new one
-	network  vm.Network         // that it gets
-	memory   bool               // the snapshot has the VM's memory as well
-	progress func(job.Progress) // nil: steps are not reported
+	id       string             // of the operation; empty: a new one
+	name     string             // new name of a template
+	network  vm.Network         // new network of the VM
+	memory   bool               // the snapshot includes the VM's memory
+	progress func(job.Progress) // nil: progress is not reported
 }
 
 func (c powerCall) op() string { return fmt.Sprintf("%s VM %d (%s)", c.what, c.vm.ID, c.vm.Name) }
 
-// boot runs a power-vm action after which the VM runs, and returns the VM's new state.
+// boot runs a power-vm action after which the VM is running, and returns the VM's new state.
 func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 	res, err := p.power(ctx, c)
 	if err != nil {
@@ -177,8 +177,8 @@ func (p *Provider) boot(ctx context.Context, c powerCall) (vm.VM, error) {
 	return p.booted(c.op(), c.vm, res)
 }
 
-// power runs power-vm as an operation: if the connection is lost or the engine stops,
-// it continues, until another is begun on the VM, and it is not done twice.
+// power runs power-vm as an operation. If the connection is lost or the engine stops, the operation
+// continues until another one starts on the VM, and it is not run twice.
 func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error) {
 	env := p.machineEnvironment()
 	maps.Copy(env, proof(c.vm))
@@ -191,7 +191,7 @@ func (p *Provider) power(ctx context.Context, c powerCall) (result.Result, error
 	}
 	setEgress(env, c.network)
 	setText(env, "VM_SSH_USER", c.vm.User)
-	all := "power-" + c.vm.Job + "-" // one at a time works on a VM: what is there else is left of an engine that has ended
+	all := "power-" + c.vm.Job + "-" // only one may run per VM: any other belongs to an engine that has ended
 	id := cmp.Or(c.id, all+strings.ToLower(rand.Text()))
 	return p.operateOnce(ctx, id, call{op: c.op(), script: "power-vm", env: env, replaces: all, onLine: telling(c.progress)})
 }

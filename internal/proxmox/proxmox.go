@@ -1,7 +1,6 @@
-// Package proxmox implements job.Provider for Proxmox VE: it uploads the host scripts,
-// runs them over SSH, follows their output, and turns their failures into errors an
-// operator can act on. The scripts do the work on the host. The package knows nothing
-// of a job except the VM it asks for.
+// Package proxmox implements job.Provider for Proxmox VE: it uploads the host scripts, runs them over
+// SSH, follows their output, and turns their failures into errors an operator can act on. The scripts do
+// the work on the host. The package knows nothing of a job except the VM it asks for.
 package proxmox
 
 import (
@@ -19,19 +18,18 @@ import (
 	"linus/internal/vm"
 )
 
-// Options say where and how VMs are created. For empty values the scripts' own defaults
-// apply, except where noted.
+// Options say where and how VMs are created. Empty values leave the scripts' own defaults, except where noted.
 type Options struct {
 	Host *remote.Pool // the Proxmox host; required
 
 	Node    string // default: the host's own
-	Member  bool   // the other nodes of its cluster have Providers of their own, see job.MovedError
+	Member  bool   // the other nodes of its cluster have their own Providers, see job.MovedError
 	Storage string
 	Bridge  string
 	VLANTag int // 0: none
 
-	StorageReserve int // GiB of storages that stay free; below 0: none
-	MaxSnapshots   int // of a VM; below 0: any number
+	StorageReserve int // GiB that stay free on storages; below 0: none
+	MaxSnapshots   int // per VM; below 0: any number
 
 	VMIDRange   string // "100-999"
 	IPConfig    string // "dhcp" or ADDRESS/PREFIX
@@ -41,43 +39,40 @@ type Options struct {
 	GuestPort   int    // SSH port of the VMs; 0: 22
 
 	Template string // for Check; Create uses the spec's
-	// CallbackURL returns the URL for callbacks, for Check to test whether the host
-	// reaches it; nil: not tested.
+	// CallbackURL returns the URL for callbacks, for Check to test whether the host reaches it; nil: not tested.
 	CallbackURL func(context.Context) (string, error)
 	ImageURL    string // for specs without a template
 	ImageSHA256 string
 	ImageDir    string // the host's directory for images
 
-	// Loopback says that VMs have addresses of the host's loopback, as those of the
-	// process lab do. On any other host such addresses are refused.
+	// Loopback allows addresses of the host's loopback for VMs, as in the process lab. On any other host
+	// such addresses are refused.
 	Loopback bool
 
-	PlainTools    bool // start qm, pvesh and pvesm for each call, and no tool server
+	PlainTools    bool // start qm, pvesh and pvesm for each call instead of a tool server
 	Routed        bool // accept VMs though the node cannot see which card has an address
 	TrustFirstUse bool // accept VMs without a host key if the hypervisor does not report it
 
-	// Engine returns the ID under which this engine works with others on one database:
-	// the host refuses one that is fenced. Nil, or empty: it works alone.
+	// Engine returns this engine's ID if it shares a database with others: the host refuses fenced
+	// engines. Nil or an empty ID: it works alone.
 	Engine func() string
-	// Version is this program's: what the host runs of its own is not replaced by an older one's.
+	// Version is this program's. What the host runs by itself is not replaced by that of an older version.
 	Version string
-	// KeyRemedy is the remedy for a host that presents another SSH host key; "": that
-	// for a host in known_hosts.
+	// KeyRemedy is the remedy if the host presents another SSH host key; "": that for a host in known_hosts.
 	KeyRemedy string
 
 	Owner          string        // installation ID: List returns only its VMs
 	NetworkTimeout time.Duration // for a VM to get an address
 	ReadyTimeout   time.Duration // for a VM to finish its first boot
 	RollbackWait   time.Duration // for a stopped script to undo its work; 0: 2 min
-	Patience       time.Duration // for a host that stopped responding while a VM is created; 0: 10 min. Otherwise a tenth of it
+	Patience       time.Duration // with an unresponsive host during a create; 0: 10 min. Else a tenth of it
 	ScriptDir      string        // on the host, with the operations in progress below it; "": /var/lib/linus/scripts
 	OnLockRetry    func()        // called when a change is retried because of a lock; may be nil
 	Log            *slog.Logger  // nil: none
 }
 
-// clonesAtOnce bounds concurrent creates until their VM starts: Proxmox's storage lock
-// times out if more than two or three clones wait for it. Booting, by far the longest
-// part, is not bounded.
+// clonesAtOnce bounds concurrent creates until their VM starts: Proxmox's storage lock times out if more
+// than two or three clones wait for it. Booting, by far the longest part, is not bounded.
 const clonesAtOnce = 3
 
 // Provider creates VMs on one Proxmox VE node.
@@ -87,7 +82,7 @@ type Provider struct {
 	scripts    scripts
 	quarantine said
 	leftAlone  said
-	warned     sync.Map // *said by script and VM: what calls that repeat have warned of
+	warned     sync.Map // *said by script and VM: the last warnings of calls that repeat
 }
 
 var _ job.Provider = (*Provider)(nil)
@@ -98,7 +93,7 @@ func (p *Provider) Close() { p.o.Host.Close() }
 // Host returns the connections to the host.
 func (p *Provider) Host() *remote.Pool { return p.o.Host }
 
-// New returns a Provider, which connects to nothing yet.
+// New returns a Provider. It does not connect to the host yet.
 func New(o Options) *Provider {
 	o.ScriptDir = cmp.Or(o.ScriptDir, "/var/lib/linus/scripts")
 	o.RollbackWait = cmp.Or(o.RollbackWait, 2*time.Minute)
@@ -113,8 +108,8 @@ func New(o Options) *Provider {
 	}
 }
 
-// Check checks whether VMs can be created. Findings are in the report; an error means
-// that the host could not be asked.
+// Check checks whether VMs can be created. Findings are in the report; an error means that the host could
+// not be asked.
 func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	r := job.HostReport{Host: p.o.Host.Login(), Node: p.o.Node}
 	env := p.environment()
@@ -143,11 +138,11 @@ func (p *Provider) Check(ctx context.Context) (job.HostReport, error) {
 	return r, nil
 }
 
-// forwarding checks whether the host's SSH server forwards connections, which VMs that
-// only the host can reach need.
+// forwarding checks whether the host's SSH server forwards connections. VMs that only the host can reach
+// need that.
 func (p *Provider) forwarding(ctx context.Context) job.Check {
 	c := job.Check{Name: "forwarding", Level: "ok", Text: "VMs can be reached through the host"}
-	t, err := p.o.Host.Tunnel(ctx, "127.0.0.1:9") // not used otherwise
+	t, err := p.o.Host.Tunnel(ctx, "127.0.0.1:9") // an unused address
 	if err != nil {
 		c.Level, c.Text = "warn", err.Error()
 		c.Remedy = "allow it in the host's sshd_config (AllowTcpForwarding yes); without it VMs and CALLBACK_URL must be reached directly"
@@ -157,8 +152,8 @@ func (p *Provider) forwarding(ctx context.Context) job.Check {
 	return c
 }
 
-// readChecks parses `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by its
-// LINUS_REMEDY unless the level is ok.
+// readChecks parses `LINUS_CHECK:<name>:<level>:<text>` lines, each followed by its LINUS_REMEDY unless
+// the level is ok.
 func readChecks(res result.Result) []job.Check {
 	var checks []job.Check
 	previous := ""
@@ -176,10 +171,10 @@ func readChecks(res result.Result) []job.Check {
 	return checks
 }
 
-// Create creates a VM, as an operation on the host: until Destroy, a second Create for
-// the same job, by this process or another, joins the first and returns its result. If
-// ctx ends, the script is stopped, and has undone its work when Create returns, unless
-// RollbackWait has passed. If the cause is job.ErrDetach the script continues.
+// Create creates a VM, as an operation on the host: until Destroy, a second Create for the same job, by
+// this process or another, joins the first and returns its result. If ctx ends, the script is stopped,
+// and has undone its work when Create returns, unless RollbackWait has passed. If the cause is
+// job.ErrDetach, the script continues.
 func (p *Provider) Create(ctx context.Context, spec job.VMSpec, progress func(job.Progress)) (vm.VM, error) {
 	v := vm.VM{Name: spec.Name, Job: spec.Job, Owner: spec.Owner}
 	op := "create VM " + spec.Name
@@ -297,7 +292,7 @@ func setEgress(env map[string]string, n vm.Network) {
 	setText(env, "VM_EGRESS_RANGES", strings.Join(n.Ranges(), ","))
 }
 
-// setLimit sets an input of which 0 means something.
+// setLimit sets an input for which 0 is a valid value: negative values become 0, and 0 leaves it unset.
 func setLimit(env map[string]string, name string, value int) {
 	if value != 0 {
 		env[name] = strconv.Itoa(max(0, value))

@@ -9,20 +9,19 @@ import (
 	"linus/internal/job"
 )
 
-// said is what the host has last reported on one subject, as lines.
+// said is the host's last report on one subject, as lines.
 type said struct {
 	mu    sync.Mutex
 	lines []string
 }
 
-// get returns the lines.
 func (q *said) get() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return q.lines
 }
 
-// set stores the new lines and returns which were added and which removed.
+// set stores the new lines, and returns the added and the removed ones.
 func (q *said) set(lines []string) (came, went []string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -33,8 +32,8 @@ func (q *said) set(lines []string) (came, went []string) {
 	return came, went
 }
 
-// quarantined returns a check for every ID that is not used because volumes of a
-// destroyed VM of ours are still there ("<id> <volume> ..."), for a report on the host.
+// quarantined returns a check for every ID that is not used because volumes of a destroyed VM of this
+// installation remain ("<id> <volume> ..."), for a report on the host.
 func (p *Provider) quarantined() []job.Check {
 	var checks []job.Check
 	for _, line := range p.quarantine.get() {

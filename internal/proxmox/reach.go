@@ -14,8 +14,8 @@ import (
 	"linus/internal/vm"
 )
 
-// Valid forms of what scripts report about a VM. Addresses and keys come from inside
-// VMs, where a job may have been root, so they are checked.
+// Valid forms of what scripts report about a VM. Addresses and keys come from inside VMs, where a job may
+// have been root, so they are checked.
 var (
 	idForm   = lazyregexp.New(`^[1-9][0-9]{2,8}$`)
 	nodeForm = lazyregexp.New(`^[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?$`)
@@ -46,9 +46,9 @@ func (p *Provider) booted(op string, v vm.VM, res result.Result) (vm.VM, error) 
 	return v, nil
 }
 
-// checkReach checks the reported address and host key of a VM, and returns the VM with
-// both in canonical form. Every reported address and key is checked here. The executor
-// checks that no other VM uses them, and the host script which card has the address.
+// checkReach checks the reported address and host key of a VM, and returns the VM with both in canonical
+// form. Every reported address and key is checked here. The executor checks that no other VM uses them,
+// and the host script which card has the address.
 func (p *Provider) checkReach(v vm.VM) (vm.VM, error) {
 	ip, err := p.checkAddress(v.IP)
 	switch {
@@ -71,10 +71,9 @@ func (p *Provider) checkReach(v vm.VM) (vm.VM, error) {
 	return v, nil
 }
 
-// Ranges that netip considers global unicast but no VM has an address in: "this
-// network" and the reserved end of IPv4; of IPv6 the first 1/256, which includes
-// embedded IPv4 addresses (::ffff:0:0/96, ::/96, 64:ff9b::/96), and the tunnels that
-// embed one (6to4, Teredo).
+// noVMs are ranges that netip considers global unicast, but where no VM can be: "this network" and the
+// reserved end of IPv4; the first 1/256 of IPv6, which includes embedded IPv4 addresses (::ffff:0:0/96,
+// ::/96, 64:ff9b::/96), and the tunnels that embed one (6to4, Teredo).
 var noVMs = []netip.Prefix{
 	netip.MustParsePrefix("0.0.0.0/8"), netip.MustParsePrefix("240.0.0.0/4"),
 	netip.MustParsePrefix("::/8"), netip.MustParsePrefix("2002::/16"), netip.MustParsePrefix("2001::/32"),
@@ -83,8 +82,8 @@ var noVMs = []netip.Prefix{
 // theHosts is the loopback address of the host's own servers.
 var theHosts = netip.MustParseAddr("127.0.0.1")
 
-// checkAddress parses an address and returns it if a VM can have it: a unicast address
-// of a single machine in a network.
+// checkAddress parses an address, and returns an error if no VM can have it: it must be the unicast
+// address of a single machine in a network.
 func (p *Provider) checkAddress(text string) (netip.Addr, error) {
 	ip, err := netip.ParseAddr(text)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 	"linus/internal/job"
 )
 
-// Room returns what the host has left for VMs, what templates are now and which VMs are
-// not proven any more, and renews leases.
+// Room returns what the host has left for VMs, the current generations of templates and the VMs that are
+// no longer proven. It also renews leases.
 func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	const op = "read what the host has left"
 	var templates, watched, renewals []string
@@ -64,8 +64,8 @@ func (p *Provider) Room(ctx context.Context, origins []job.Origin, vms []job.Wat
 	return room, nil
 }
 
-// Generation identifies what VMs are made from: a template's ID and config, or an
-// operating system, and the settings that shape VMs.
+// Generation identifies what VMs are made from: a template's ID and config, or an operating system, and
+// the settings that shape VMs.
 func (p *Provider) Generation(o job.Origin, template string) string {
 	env := p.machineEnvironment()
 	env["template"], env["os"] = template, o.OS

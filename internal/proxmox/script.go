@@ -28,14 +28,13 @@ type call struct {
 	script   string
 	args     []string // of the script
 	env      map[string]string
-	guest    string // another script, for a VM: it gets its path on the host as VM_RUNNER; empty: none
-	replaces string // how the IDs of earlier operations begin, which stop as this one starts; empty: none
+	guest    string // another script, for a VM, whose path on the host is passed as VM_RUNNER; empty: none
+	replaces string // prefix of the IDs of earlier operations to stop as this one starts; empty: none
 	onLine   func(key, value string)
 	patience time.Duration // how long a host that does not respond is retried
 }
 
-// telling returns an onLine that tells progress of a script's steps and warnings; nil:
-// nobody is told.
+// telling returns an onLine that reports a script's steps and warnings to progress, which may be nil.
 func telling(progress func(job.Progress)) func(key, value string) {
 	return func(key, value string) {
 		switch {
@@ -48,10 +47,9 @@ func telling(progress func(job.Progress)) func(key, value string) {
 	}
 }
 
-// run runs a host script to its end and returns its result; the error is a
-// *job.HostError unless the script exited with 0 and reported success. It is for scripts
-// that can be repeated whatever happened to the first run: they are repeated if the
-// connection is lost, and not stopped if ctx ends.
+// run runs a host script to its end and returns its result. The error is a *job.HostError unless the
+// script exited with 0 and reported success. It is for scripts that can be repeated whatever happened to
+// the first run: they are repeated if the connection is lost, and not stopped if ctx ends.
 func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	var res result.Result
 	p.sign(&c)
@@ -63,8 +61,8 @@ func (p *Provider) run(ctx context.Context, c call) (result.Result, error) {
 	return p.verdict(ctx, c, res, err)
 }
 
-// sign says in a call's environment which engine asks, and of which edition it is. It is the one that begins the
-// call, however often that is repeated.
+// sign adds the calling engine's ID and edition to a call's environment. Repetitions keep those of the
+// engine that began the call.
 func (p *Provider) sign(c *call) {
 	env := map[string]string{}
 	maps.Copy(env, c.env)
@@ -89,8 +87,8 @@ func (p *Provider) runOnce(ctx context.Context, c call) (result.Result, error) {
 	return res, err
 }
 
-// withTools returns the names of scripts that a call needs on the host: with them the tool
-// server, last, unless the tools of Proxmox are to be started one by one.
+// withTools returns the names of the scripts that a call needs on the host. The tool server is appended
+// unless PlainTools is set.
 func (p *Provider) withTools(names ...string) []string {
 	if p.o.PlainTools {
 		return names
@@ -98,8 +96,8 @@ func (p *Provider) withTools(names ...string) []string {
 	return append(names, "tool-server")
 }
 
-// setTools tells a host script where the tool server is, of files as withTools names them, or
-// that the tools are to be started.
+// setTools tells a host script where the tool server is, among files in the order of withTools, or to
+// start the tools itself.
 func (p *Provider) setTools(env map[string]string, files []string) {
 	if p.o.PlainTools {
 		env["PROXMOX_TOOLS"] = "plain"
@@ -108,8 +106,8 @@ func (p *Provider) setTools(env map[string]string, files []string) {
 	}
 }
 
-// news returns the warnings that the call's last repetition did not have: many a VM is looked
-// at every few seconds, and what is wrong with it is said once, until it changes.
+// news returns the warnings that the call's previous run did not have. Many VMs are looked at every few
+// seconds, so a warning is logged once, until it changes.
 func (p *Provider) news(c call, warnings []string) []string {
 	key := c.script + " " + c.env["VM_ID"] + " " + c.env["LINUS_JOB"]
 	if len(warnings) == 0 {
@@ -121,7 +119,6 @@ func (p *Provider) news(c call, warnings []string) []string {
 	return came
 }
 
-// verdict returns the result and error for a script's end.
 func (p *Provider) verdict(ctx context.Context, c call, res result.Result, err error) (result.Result, error) {
 	log := p.o.Log.With("host", p.o.Host.Login(), "script", c.script)
 	for _, warning := range p.news(c, res.All("LINUS_WARNING")) {
@@ -148,8 +145,8 @@ type answer struct {
 	err  error
 }
 
-// keyLockRetry is the key of a line about a change that is retried because one of
-// Proxmox's locks timed out: <try>/<tries>.
+// keyLockRetry is the key of a line about a change that is retried because one of Proxmox's locks timed
+// out: <try>/<tries>.
 const keyLockRetry = "LINUS_LOCK_RETRY"
 
 func (p *Provider) parse(nonce string, c call) *answer {
@@ -163,7 +160,7 @@ func (p *Provider) parse(nonce string, c call) *answer {
 	}
 	out, in := io.Pipe()
 	a := &answer{PipeWriter: in, done: make(chan struct{})}
-	go func() { // ends with the pipe, in end
+	go func() { // ends with the pipe, in answer.end
 		defer close(a.done)
 		a.res, a.err = result.Parse(out, nonce, told)
 		for i, line := range a.res.Lines {
@@ -184,9 +181,9 @@ func (a *answer) end() (result.Result, error) {
 	return a.res, a.err
 }
 
-// persist repeats try with growing pauses while the host does not respond, until limit
-// after its last response; the listener of ctx is told once, though the host should neither
-// respond nor refuse. try reports whether the host responded. persist returns try's last error.
+// persist repeats try with growing pauses while the host does not respond, until limit after its last
+// response. try reports whether the host responded. The listener of ctx is notified once per outage, even
+// if the host neither responds nor refuses. persist returns try's last error.
 func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, try func() (answered bool, err error)) error {
 	pause := backoff.ExponentialBackOff{
 		InitialInterval: 250 * time.Millisecond, Multiplier: 2, MaxInterval: 10 * time.Second, RandomizationFactor: backoff.DefaultRandomizationFactor,
@@ -222,14 +219,14 @@ func (p *Provider) persist(ctx context.Context, op string, limit time.Duration, 
 	}
 }
 
-// silence is how long nobody is told of a host that does not answer.
+// silence is how long a host may not answer before listeners are notified.
 const silence = 1500 * time.Millisecond
 
 // connecting is how long one connection may take: remote's default.
 const connecting = 15 * time.Second
 
-// unanswered tells the listener of ctx, after a while, that there is no connection to the host
-// yet. What it returns ends that, and reports whether it was told.
+// unanswered notifies the listener of ctx if there is still no connection to the host after silence. The
+// returned function cancels that, and reports whether the listener was notified.
 func (p *Provider) unanswered(ctx context.Context, op string, until time.Time) (end func() (told bool)) {
 	var mu sync.Mutex
 	var told, over bool
@@ -250,8 +247,8 @@ func (p *Provider) unanswered(ctx context.Context, op string, until time.Time) (
 	}
 }
 
-// killed reports whether a command on the host was ended by a signal, which nobody here
-// sends: the host is going down, or short of memory.
+// killed reports whether a signal ended a command on the host. Nobody here sends signals, so the host is
+// going down, or short of memory.
 func killed(err error) bool {
 	var exit *remote.ExitError
 	return errors.As(err, &exit) && exit.Signal != ""
@@ -282,7 +279,7 @@ func (s *scripts) ensure(ctx context.Context, name string) (string, error) {
 		return file, nil
 	}
 	const absent = 66
-	// Parts of uploads whose engine was killed are removed; one under way is younger.
+	// This removes partial uploads of engines that were killed; uploads in progress are younger.
 	const look = `umask 077; mkdir -p -m 0700 -- "$1" || exit 1
 find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a-f]{12}\.(sh|pl)\.linus-[a-z2-7]{10}' -mmin +60 -delete || :
 [ "$(sha256sum 2>/dev/null <"$2")" = "$3  -" ] || exit 66`
@@ -297,8 +294,8 @@ find "$1" -maxdepth 1 -type f -regextype posix-extended -regex '.*/[a-z-]+-[0-9a
 	return file, nil
 }
 
-// use calls work with the paths of the named scripts on the host, and once more if
-// somebody has removed them since they were uploaded.
+// use calls work with the paths of the named scripts on the host, and once more if somebody has removed
+// them since they were uploaded.
 func (s *scripts) use(ctx context.Context, names []string, work func(files []string) error) error {
 	for attempt := 1; ; attempt++ {
 		files := make([]string, len(names))
@@ -327,12 +324,11 @@ const noScript = 127
 // fencedExit is operation.sh's exit code for an engine that is fenced.
 const fencedExit = 76
 
-// outcomeClass are the error classes of exit code 5, by LINUS_VM_OUTCOME.
+// outcomeClass maps LINUS_VM_OUTCOME to the error class of exit code 5.
 var outcomeClass = map[string]job.HostClass{
 	"exists": job.HostExists, "refused": job.HostLeftAlone, "foreign": job.HostForeign, "fenced": job.HostFenced,
 }
 
-// scriptError turns a script's failure into a host error with the script's text.
 func (p *Provider) scriptError(ctx context.Context, op string, res result.Result, err error) error {
 	e := &job.HostError{Op: op, Host: p.o.Host.Login(), Text: res.Failure(), Remedy: res.Remedy()}
 	var exit *remote.ExitError
@@ -369,8 +365,8 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 	return e
 }
 
-// movedTo returns the node that has the VM which a script was about, if that is another
-// one and has a Provider of its own.
+// movedTo returns the node that now has the VM which a script was about, if that is another node with its
+// own Provider.
 func (p *Provider) movedTo(res result.Result) string {
 	if node := res.Get("LINUS_VM_MOVED"); p.o.Member && nodeForm.MatchString(node) {
 		return node
@@ -378,7 +374,6 @@ func (p *Provider) movedTo(res result.Result) string {
 	return ""
 }
 
-// remedies are the remedies for each class of connection fault.
 var remedies = map[remote.Class]string{
 	remote.Refused:     "check PROXMOX_SSH_PORT, and that sshd runs on the host",
 	remote.Unreachable: "check PROXMOX_HOST and the network between here and the host",
@@ -393,12 +388,11 @@ var remedies = map[remote.Class]string{
 		"or correct the lines that begin with @ in known_hosts (PROXMOX_KNOWN_HOSTS)",
 }
 
-// failure returns a host error about an operation; there may be no remedy.
+// failure returns a host error about an operation. remedy may be empty.
 func (p *Provider) failure(op string, class job.HostClass, text, remedy string) *job.HostError {
 	return &job.HostError{Op: op, Host: p.o.Host.Login(), Class: class, Text: text, Remedy: remedy}
 }
 
-// hostError turns a connection fault into a host error.
 func (p *Provider) hostError(ctx context.Context, op string, err error) error {
 	fault := remote.ClassOf(err)
 	if fault == "" && job.Unanswered(err) {

@@ -12,7 +12,7 @@ import (
 	"linus/internal/vm"
 )
 
-// snapshotForm is a snapshot's name as Proxmox accepts it.
+// snapshotForm matches the snapshot names that Proxmox accepts.
 var snapshotForm = lazyregexp.New(`^[A-Za-z][A-Za-z0-9_-]{1,39}$`)
 
 // Snapshots returns the VM's snapshots, oldest first.

@@ -16,10 +16,10 @@ import (
 // NewBuild returns the ID of a new build of a template: a UUID that sorts by time.
 func NewBuild() string { return uuid.Must(uuid.NewV7()).String() }
 
-// BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends,
-// the script is stopped, and has undone its work when BuildTemplate returns.
+// BuildTemplate builds a template from a cloud image, which takes minutes. If ctx ends, the script is
+// stopped, and has undone its work when BuildTemplate returns.
 func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
-	run := NewBuild() // a build may run again on a node that has lost its template, where systemd may know the first one
+	run := NewBuild() // systemd may know an earlier run of spec.Build, whose template the node has lost
 	build := cmp.Or(spec.Build, run)
 	env := p.machineEnvironment()
 	if p.o.Member {
@@ -40,7 +40,7 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	const op = "build a template"
 	id := "template-" + run
 	res, err := p.operate(ctx, id, call{op: op, script: "build-template", guest: "job-runner", env: env, onLine: telling(progress)})
-	p.discard(ctx, op, id) // even where ctx detached: no engine goes on with a build
+	p.discard(ctx, op, id) // even if ctx detached: no engine continues a build
 	v := vm.VM{Job: build, Owner: p.o.Owner, Name: res.Get("LINUS_TEMPLATE_NAME"), Node: res.Get("LINUS_VM_NODE")}
 	if err != nil {
 		return v, err
@@ -52,14 +52,14 @@ func (p *Provider) BuildTemplate(ctx context.Context, spec job.TemplateSpec, pro
 	return v, nil
 }
 
-// Templates returns the templates that this installation built. Like List, it returns
-// what it found, and an error, if a node could not be asked.
+// Templates returns the templates that this installation built. Like List, it returns what it found and
+// an error if a node could not be asked.
 func (p *Provider) Templates(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list templates", "template")
 }
 
-// RemoveTemplate removes a template that this installation built, by its name or ID,
-// once the host has proven that it is one. Proxmox refuses while clones use its disk.
+// RemoveTemplate removes a template that this installation built, by its name or ID, once the host has
+// proven that it is one. Proxmox refuses while clones use its disk.
 func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	op := "remove template " + nameOrID
 	t, err := p.template(ctx, op, nameOrID)
@@ -69,8 +69,8 @@ func (p *Provider) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, 
 	return t, p.destroy(ctx, op, t, "VM_KIND", "template")
 }
 
-// RenameTemplate gives a template that this installation built another name, which no VM may
-// have. Once begun, the host does it without the engine, too.
+// RenameTemplate renames a template that this installation built. No VM may have the new name. Once
+// begun, the rename completes even without the engine.
 func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (vm.VM, error) {
 	t, err := p.template(ctx, "rename template "+nameOrID, nameOrID)
 	if err != nil {
@@ -83,7 +83,7 @@ func (p *Provider) RenameTemplate(ctx context.Context, nameOrID, name string) (v
 	return t, err
 }
 
-// template returns the only one of a name or an ID that this installation built.
+// template returns the only template with a name or ID that this installation built.
 func (p *Provider) template(ctx context.Context, op, nameOrID string) (vm.VM, error) {
 	templates, err := p.Templates(ctx)
 	var found []vm.VM

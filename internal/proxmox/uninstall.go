@@ -8,8 +8,8 @@ import (
 	"linus/internal/job"
 )
 
-// Uninstall removes what linus keeps on the node beside VMs and templates. It refuses
-// while there are VMs of linus, of any installation, unless spec says to leave them.
+// Uninstall removes what linus keeps on the node apart from VMs and templates. It refuses while VMs of
+// any installation of linus exist, unless spec says to leave them.
 func (p *Provider) Uninstall(ctx context.Context, spec job.UninstallSpec) (job.Uninstalled, error) {
 	env := map[string]string{"LEAVE_VMS": strconv.FormatBool(spec.LeaveVMs), "LINUS_SCRIPT_DIR": p.o.ScriptDir}
 	setText(env, "IMAGE_DIR", p.o.ImageDir)

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// Destroy stops an unfinished create of the VM's job, and destroys the VM once the host
-// has proven that it is vm. Without an ID it only does the former.
+// Destroy stops an unfinished create of the VM's job, and destroys the VM once the host has proven its
+// identity. Without an ID it only stops the create.
 func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	op := fmt.Sprintf("destroy VM %d (%s)", v.ID, v.Name)
 	if err := p.settle(ctx, op, p.createOperation(v.Job)); err != nil || v.ID == 0 {
@@ -28,7 +28,7 @@ func (p *Provider) Destroy(ctx context.Context, v vm.VM) error {
 	return p.destroy(ctx, op, v, "VM_KIND", "vm")
 }
 
-// destroy runs destroy-vm with one more input, which says of what kind v is, or what to do.
+// destroy runs destroy-vm with one more input, which names v's kind or the action.
 func (p *Provider) destroy(ctx context.Context, op string, v vm.VM, input, value string) error {
 	env := proof(v)
 	env[input] = value
@@ -37,9 +37,8 @@ func (p *Provider) destroy(ctx context.Context, op string, v vm.VM, input, value
 	return err
 }
 
-// List returns every VM of this installation. If a node could not be asked, it returns
-// what it found and an error of class HostOffline: a VM that is not in the list may then
-// still exist.
+// List returns every VM of this installation. If a node could not be asked, it returns what it found and
+// an error of class HostOffline: a VM that is not in the list may then still exist.
 func (p *Provider) List(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list VMs", "vm")
 }
@@ -50,7 +49,7 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]vm.VM, error) {
 	patience := p.o.Patience / 10
 	if p.o.Member {
 		env["LIST_NODES"] = "own"
-		patience = 0 // the others' lists do not wait for this one
+		patience = 0 // the lists of other nodes do not wait for this one
 	}
 	res, err := p.run(ctx, call{op: op, script: "list-vms", env: env, patience: patience})
 	if err != nil {
@@ -72,8 +71,8 @@ func (p *Provider) list(ctx context.Context, op, kind string) ([]vm.VM, error) {
 	return vms, nil
 }
 
-// readVM parses `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An
-// operator may have changed or removed the VM's name.
+// readVM parses `id=101 node=pve name=... status=... job=<uuid> owner=<uuid>`. An operator may have
+// changed or removed the VM's name.
 func readVM(line string) (vm.VM, error) {
 	values := map[string]string{}
 	for word := range strings.FieldsSeq(line) {
@@ -112,7 +111,7 @@ func readStatus(word string) vm.Status {
 		return vm.Stopped
 	case "suspended":
 		return vm.Suspended
-	case "gone", "foreign": // foreign: the ID belongs to another VM by now
+	case "gone", "foreign": // foreign: the ID now belongs to another VM
 		return vm.Gone
 	case "left_alone", "moved":
 		return vm.Unproven
@@ -120,9 +119,9 @@ func readStatus(word string) vm.Status {
 	return vm.Unknown
 }
 
-// Status asks the host for vm's status, and does not wait for a host that does not
-// respond. A VM on another node, as after a migration, is unproven (for a Member it is
-// *job.MovedError); one that is neither running, stopped nor suspended is unknown.
+// Status asks the host for the VM's status, and does not wait for a host that does not respond. The
+// status of a VM on another node, as after a migration, is Unproven (for a Member it is a
+// *job.MovedError). A VM that is neither running, stopped nor suspended is Unknown.
 func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	op := fmt.Sprintf("check VM %d (%s)", v.ID, v.Name)
 	res, err := p.show(ctx, op, proof(v))
@@ -132,8 +131,7 @@ func (p *Provider) Status(ctx context.Context, v vm.VM) (vm.Status, error) {
 	return readStatus(res.Get("LINUS_VM_STATUS")), nil
 }
 
-// show runs show-vm. For a VM that it finds on a node with a Provider of its own it returns
-// *job.MovedError.
+// show runs show-vm. It returns a *job.MovedError for a VM on another node that has its own Provider.
 func (p *Provider) show(ctx context.Context, op string, env map[string]string) (result.Result, error) {
 	res, err := p.run(ctx, call{op: op, script: "show-vm", env: env})
 	if node := p.movedTo(res); err == nil && node != "" {
@@ -167,7 +165,7 @@ func (p *Provider) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 	return seen, nil
 }
 
-// proof returns the inputs with which a script proves that a VM is the one meant.
+// proof returns the inputs by which a script verifies a VM's identity.
 func proof(v vm.VM) map[string]string {
 	return map[string]string{
 		"VM_ID": strconv.Itoa(v.ID), "VM_NAME": v.OnHost(), "LINUS_JOB": v.Job, "LINUS_OWNER": v.Owner,

@@ -10,8 +10,7 @@ import (
 	"linus/internal/vm"
 )
 
-// CreateVolume creates a volume, as an operation on the host: a second one for the same volume
-// joins the first.
+// CreateVolume creates a volume, as an operation on the host: a second call for the same volume joins the first.
 func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, error) {
 	op := "create volume " + v.Name
 	env := p.machineEnvironment()
@@ -30,7 +29,7 @@ func (p *Provider) CreateVolume(ctx context.Context, v vm.Volume) (vm.Volume, er
 	return v, nil
 }
 
-// RemoveVolume removes a volume that no VM has.
+// RemoveVolume removes a volume that is not attached to a VM.
 func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
 	op := "remove volume " + v.Name
 	if err := p.settle(ctx, op, "volume-"+v.ID); err != nil {
@@ -50,12 +49,12 @@ func (p *Provider) RemoveVolume(ctx context.Context, v vm.Volume) error {
 	return p.destroy(ctx, op, v.Holder(), "VM_KIND", "volume")
 }
 
-// ListVolumes returns what holds the volumes of this installation.
+// ListVolumes returns the holders of this installation's volumes.
 func (p *Provider) ListVolumes(ctx context.Context) ([]vm.VM, error) {
 	return p.list(ctx, "list volumes", "volume")
 }
 
-// AttachVolume attaches a volume to a running VM, on that one's node, and mounts it there.
+// AttachVolume attaches a volume to a running VM, on the VM's node, and mounts it there.
 func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.VolumeUse) error {
 	env := proof(to)
 	volumeInputs(env, "attach", v)
@@ -68,7 +67,7 @@ func (p *Provider) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use 
 	return p.volume(ctx, call{op: fmt.Sprintf("attach volume %s to VM %d (%s)", v.Name, to.ID, to.Name), env: env})
 }
 
-// DetachVolume unmounts a volume in a VM and takes it off.
+// DetachVolume unmounts a volume in a VM and detaches it.
 func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
 	env := proof(from)
 	volumeInputs(env, "detach", v)
@@ -76,7 +75,7 @@ func (p *Provider) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) er
 	return p.volume(ctx, call{op: fmt.Sprintf("take volume %s off VM %d (%s)", v.Name, from.ID, from.Name), env: env})
 }
 
-// volume runs a script that can be repeated.
+// volume runs the volume script for an action that can be repeated.
 func (p *Provider) volume(ctx context.Context, c call) error {
 	c.script, c.patience = "volume", p.o.Patience/10
 	_, err := p.run(ctx, c)

@@ -11,7 +11,7 @@ import (
 // inputName matches names that may be inputs of a script.
 var inputName = lazyregexp.New(`\b(?:VM|TEMPLATE)_[A-Z0-9_]+\b`)
 
-// settingNames are the settings for inputs of the scripts, where the names differ.
+// settingNames maps inputs of scripts to settings with another name.
 var settingNames = map[string]string{
 	"VM_ID_RANGE": "PROXMOX_VMID_RANGE",
 	"VM_VLAN_TAG": "PROXMOX_VLAN_TAG",
@@ -22,8 +22,8 @@ var settingNames = map[string]string{
 	"VM_OS":       "os",
 }
 
-// ownNames are the names, by script, that differ from that for its callers: a field of
-// the manifest, an option of the command.
+// ownNames maps inputs, by script, to what callers of the script call them: a field of the manifest, or
+// an option of the command.
 var ownNames = map[string]map[string]string{
 	"create-vm": {
 		"VM_TEMPLATE": "vmTemplate (DEFAULT_VM_TEMPLATE)", "VM_OS": "os", "VM_NAME": "vmName",
@@ -36,8 +36,8 @@ var ownNames = map[string]map[string]string{
 	},
 }
 
-// inSettings replaces the names of inputs in a script's text by those of settings. The
-// script uses its own names, which are the right ones when it is run by hand.
+// inSettings replaces the names of inputs in a script's text by those of settings. The script itself
+// prints its own names, which are right when it is run by hand.
 func inSettings(script, text string) string {
 	return inputName.ReplaceAllStringFunc(text, func(name string) string {
 		if own, ok := ownNames[script][name]; ok {
@@ -50,11 +50,10 @@ func inSettings(script, text string) string {
 	})
 }
 
-// scriptActions replaces names of scripts, and an input, by the actions and the option
-// that stand for them.
+// scriptActions replaces names of scripts and inputs by the corresponding actions and options.
 var scriptActions = strings.NewReplacer("SAVE_MODE=in-place", "--in-place", "LEAVE_VMS=true", "--leave-vms", "build-template.sh", string(job.BuildTemplate), "list-vms.sh", string(job.ListVMs))
 
-// spoken returns a line's value as people read it.
+// spoken returns the value of a line in the form shown to people.
 func spoken(script, key, value string) string {
 	switch key {
 	case result.KeyError, result.KeyRemedy, "LINUS_WARNING", "LINUS_CHECK":
