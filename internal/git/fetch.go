@@ -20,8 +20,8 @@ const (
 	gitDir      = ".git"
 )
 
-// Fetch fetches a job's repository for its VM and, if its commits are to be pushed, checks that they
-// can be, but for what a server says to that alone.
+// Fetch fetches a job's repository for its VM and, if commits are to be pushed, checks that they can be,
+// as far as a dry run shows.
 func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, err error) {
 	done, err := g.begin(ctx, g.far, q.Job)
 	if err != nil {
@@ -80,7 +80,7 @@ func (g *Git) Fetch(ctx context.Context, q job.RepositoryCall) (c job.Checkout, 
 	return c, g.pack(q.Job)
 }
 
-// find returns the full name of the ref that is meant, a branch before a tag; empty for a commit.
+// find returns the full name of the requested ref, a branch before a tag; "" for a commit.
 func (g *Git) find(ctx context.Context, at string, w *opened, r job.Repository) (string, error) {
 	if job.IsCommit(r.Ref) {
 		return "", nil
@@ -115,7 +115,7 @@ func (g *Git) find(ctx context.Context, at string, w *opened, r job.Repository) 
 	return "", fmt.Errorf("it has no branch and no tag %q; a commit is named by all 40 digits of its hash", r.Ref)
 }
 
-// local is the name under which a ref is fetched.
+// local returns the name under which a ref is fetched.
 func local(ref string) string {
 	if branch, ok := strings.CutPrefix(ref, "refs/heads/"); ok {
 		return "refs/remotes/origin/" + branch
@@ -126,7 +126,7 @@ func local(ref string) string {
 	return "refs/linus/base"
 }
 
-// fetch fetches a ref, or the commit that is asked for, and returns the commit.
+// fetch fetches a ref, or the requested commit, and returns the commit.
 func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryCall, ref string) (string, error) {
 	from := ref
 	if ref == "" {
@@ -155,7 +155,6 @@ func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryC
 	return g.commit(ctx, at, q.Commit)
 }
 
-// commit returns the commit that a name stands for.
 func (g *Git) commit(ctx context.Context, at, name string) (string, error) {
 	out, err := g.git(ctx, at, nil, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", name+"^{commit}")
 	if out = strings.TrimSpace(out); err != nil || !job.IsCommit(out) {
@@ -164,7 +163,7 @@ func (g *Git) commit(ctx context.Context, at, name string) (string, error) {
 	return out, nil
 }
 
-// arrange makes the repository what the task is to find: on a branch of its own, with an origin.
+// arrange sets up the repository as the task is to find it: its branch and origin.
 func (g *Git) arrange(ctx context.Context, at string, q job.RepositoryCall, c job.Checkout) error {
 	calls := [][]string{
 		{"config", "remote.origin.url", q.Repository.URL},
@@ -191,7 +190,7 @@ func (g *Git) arrange(ctx context.Context, at string, q job.RepositoryCall, c jo
 	return nil
 }
 
-// pack makes the archive for the VM. Its first file says whose it is.
+// pack makes the archive for the VM. Its first file names the job.
 func (g *Git) pack(id string) (err error) {
 	name := filepath.Join(g.dir(id), archiveName)
 	f, err := os.OpenFile(name+".part", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -243,7 +242,7 @@ func addTo(to *tar.Writer, root, at string, d fs.DirEntry) error {
 	return err
 }
 
-// Archive is what of a repository goes into a VM: a tar archive of its .git. The caller closes it.
+// Archive returns the tar archive of a repository's .git for its VM, and its size. The caller closes it.
 func (g *Git) Archive(id string) (job.Archive, int64, error) {
 	f, err := os.Open(filepath.Join(g.dir(id), archiveName))
 	if err != nil {

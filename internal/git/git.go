@@ -1,7 +1,7 @@
-// Package git owns the repositories of jobs on the engine's side: it fetches them for their VMs,
-// checks what comes back, and pushes it. All that it does is done by git in a directory of the
-// job's, without a work tree, hooks or anybody's settings; a credential is used on the way, and git
-// never has it. Both the server and the VM are hostile. It knows no VM, no store and no policy.
+// Package git owns the repositories of jobs on the engine's side: it fetches them for their VMs, checks
+// what comes back, and pushes it. Git does all the work, in one directory per job, without a work tree,
+// hooks or foreign settings. The transport adds the credential, which git never sees. Both the server and
+// the VM are hostile. The package knows no VM, no store and no policy.
 package git
 
 import (
@@ -25,19 +25,18 @@ import (
 
 // Options of a Git. Dir and Transport are required.
 type Options struct {
-	Dir string // of the jobs' repositories, one directory each
-	// Transport returns how a repository is reached. used is called with each use of its credential.
+	Dir string // of the jobs' repositories, one directory for each job
+	// Transport returns how a repository is reached. It calls used with each use of its credential.
 	Transport func(ctx context.Context, r job.Repository, used func(job.CredentialUse)) (Transport, error)
 
 	MaxBytes int64         // of a repository, as it is fetched; 0: 1 GiB
 	Fetching time.Duration // how long fetching one may take; 0: 15 min
-	Pushing  time.Duration // and checking or pushing; 0: 5 min
+	Pushing  time.Duration // the same for checking or pushing; 0: 5 min
 	Log      *slog.Logger
 }
 
-// Git has the repositories of jobs. Its methods may be called from any goroutine, but for one job
-// by one at a time. What takes memory at once is bounded: so many calls that speak to servers, which may
-// be slow, and so many others.
+// Git has the repositories of jobs. Its methods are safe for concurrent use, except for the same job. To bound
+// memory, only so many calls run at once: atServers that talk to servers, which may be slow, and atHome others.
 type Git struct {
 	o         Options
 	far, near chan struct{}
@@ -46,11 +45,11 @@ type Git struct {
 const (
 	atServers = 8
 	atHome    = 2
-	memory    = 256 << 20 // bytes of each git, and of each program that it starts
-	tries     = 2         // of what has ended with its engine
+	memory    = 256 << 20 // bytes for each git, and for each program it starts
+	tries     = 2         // of a call during which the engine dies
 )
 
-// New returns a Git. Directories that nobody has touched for days go: their engines were killed.
+// New returns a Git. It removes directories unused for days, whose engines were killed.
 func New(o Options) *Git {
 	o.MaxBytes = cmp.Or(o.MaxBytes, 1<<30)
 	o.Fetching, o.Pushing = cmp.Or(o.Fetching, 15*time.Minute), cmp.Or(o.Pushing, 5*time.Minute)
@@ -64,10 +63,10 @@ func New(o Options) *Git {
 	return &Git{o, make(chan struct{}, atServers), make(chan struct{}, atHome)}
 }
 
-// begin waits for its turn, and refuses what has ended with its engine before: the next one would end
-// with it, too. The caller calls done.
+// begin waits for the call's turn. It refuses calls during which the engine has died before, since it
+// might die of the next one, too. The caller calls done.
 func (g *Git) begin(ctx context.Context, turn chan struct{}, id string) (done func(), err error) {
-	name := g.dir(id) + ".tries" // beside what goes when it is fetched anew
+	name := g.dir(id) + ".tries" // outside the directory, which a new fetch removes
 	tried, err := os.ReadFile(name)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
@@ -85,7 +84,7 @@ func (g *Git) begin(ctx context.Context, turn chan struct{}, id string) (done fu
 		return nil, err
 	}
 	return func() {
-		_ = os.Remove(name) // it has ended, and the engine has not
+		_ = os.Remove(name) // the call has ended, and the engine is alive
 		<-turn
 	}, nil
 }
@@ -93,7 +92,7 @@ func (g *Git) begin(ctx context.Context, turn chan struct{}, id string) (done fu
 // forgotten is longer than any job takes.
 const forgotten = 7 * 24 * time.Hour
 
-// Ready returns why this machine cannot fetch a repository; nil: it can.
+// Ready returns why this machine cannot fetch a repository, or nil if it can.
 func (g *Git) Ready(r job.Repository) error {
 	tools := []string{"git"}
 	if at, err := r.Where(); err == nil && at.SSH {
@@ -107,7 +106,6 @@ func (g *Git) Ready(r job.Repository) error {
 	return nil
 }
 
-// dir is the directory of a job's repository.
 func (g *Git) dir(id string) string { return filepath.Join(g.o.Dir, id) }
 
 // Forget removes a job's repository.
@@ -128,23 +126,23 @@ func (g *Git) Has(id string) bool {
 	return err == nil
 }
 
-// settings are those of every call. What a repository says itself is ours alone.
+// settings are those of every call. Only this package writes a repository's own config.
 var settings = []string{
 	"core.hooksPath=/dev/null", "core.fsmonitor=false", "core.askPass=", "credential.helper=",
-	"core.bigFileThreshold=4m", "core.deltaBaseCacheLimit=32m", "core.packedGitWindowSize=32m", "core.packedGitLimit=512m", "pack.threads=2", // within git's bound on memory
+	"core.bigFileThreshold=4m", "core.deltaBaseCacheLimit=32m", "core.packedGitWindowSize=32m", "core.packedGitLimit=512m", "pack.threads=2", // to fit git's memory limit
 	"gc.auto=0", "maintenance.auto=false", "submodule.recurse=false", "fetch.recurseSubmodules=false", "push.recurseSubmodules=no",
 	"fetch.unpackLimit=1", "transfer.unpackLimit=1", "fetch.writeCommitGraph=false", "protocol.version=2", "http.followRedirects=false", "http.proxyAuthMethod=basic",
 	"http.lowSpeedLimit=100", "http.lowSpeedTime=120", "advice.detachedHead=false", "push.gpgSign=false", "core.quotePath=true",
 }
 
-const maxAnswer = 4 << 20 // bytes that git says
+const maxAnswer = 4 << 20 // bytes of git's output
 
-// bounds are those of a git and of what it starts: no core, the size of each file that it writes, memory (on
-// old kernels address space alone), and where its cgroup has none left it ends before the engine does.
+// bounds limits git and the programs it starts: no core dumps, the size of each file, and memory (on old
+// kernels only address space). It also makes git the first to be killed if the cgroup is out of memory,
+// rather than the engine.
 const bounds = `ulimit -c 0; ulimit -f "$1"; ulimit -d "$2" 2>/dev/null; ulimit -v 2097152 2>/dev/null
 { echo 1000 >/proc/self/oom_score_adj; } 2>/dev/null; shift 2; exec "$@"`
 
-// failure is that of a git.
 type failure struct {
 	verb, why string
 	code      int // its exit code; -1: it was killed
@@ -152,10 +150,10 @@ type failure struct {
 
 func (f *failure) Error() string { return "git " + f.verb + ": " + f.why }
 
-// git runs git in a repository, by a way if it needs one, and returns what it prints. Bounded are
-// its time (ctx), its answer, its memory and the size of each file that it writes.
+// git runs git in a repository, over w if it needs a server, and returns its output. Its time (ctx),
+// output, memory and the size of each file it writes are bounded.
 func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.File, args ...string) (string, error) {
-	program, err := exec.LookPath("git") // as Ready does: the one that is run, whatever PATH it then has
+	program, err := exec.LookPath("git") // the one that Ready finds, whatever PATH git gets
 	if err != nil {
 		return "", err
 	}
@@ -200,7 +198,7 @@ func (g *Git) git(ctx context.Context, repository string, w *opened, stdin *os.F
 	return "", &failure{args[0], cmp.Or(why, err.Error()), exit.ExitCode()}
 }
 
-// lastWords are the last lines that git has said, which name the cause, as one.
+// lastWords returns the end of git's messages, which names the cause, as one line.
 func lastWords(said string) string {
 	text := strings.Join(strings.Fields(term.Text(said)), " ")
 	if strings.Contains(text, "could not read Username") {
@@ -224,7 +222,7 @@ func (g *Git) fits(at string) error {
 	return err
 }
 
-// sizeOf returns the bytes of the files below a directory.
+// sizeOf returns the total size of the files below a directory, in bytes.
 func sizeOf(dir string) (total int64, err error) {
 	err = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err != nil || !d.Type().IsRegular() {

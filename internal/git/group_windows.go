@@ -2,5 +2,5 @@ package git
 
 import "os/exec"
 
-// together is for systems where an engine runs.
+// together does nothing: engines do not run on Windows.
 func together(*exec.Cmd) {}

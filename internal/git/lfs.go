@@ -29,27 +29,27 @@ import (
 )
 
 const (
-	atOnce    = 100    // large files that a server is asked about together
-	blobs     = 10_000 // that git is asked for together
+	atOnce    = 100    // large files in one request to a server
+	blobs     = 10_000 // in one call of git
 	lfsType   = "application/vnd.git-lfs+json"
 	redirects = 5
 )
 
-// largeFile is what git has in place of a large file.
+// largeFile is a pointer that git stores in place of a large file.
 type largeFile struct {
 	OID  string `json:"oid"` // SHA-256
 	Size int64  `json:"size"`
-	name string // one of those it has
+	name string // one of its paths
 }
 
-// path is where git-lfs looks for it, in a repository.
+// path returns where git-lfs looks for the file in a repository.
 func (f largeFile) path(at string) string {
 	return filepath.Join(at, "lfs", "objects", f.OID[:2], f.OID[2:4], f.OID)
 }
 
 // largeFiles fetches the large files of a commit from the repository's own server, or from where that
-// says. git-lfs itself is not trusted with it: it would follow a server to what listens on this
-// machine alone, past the way.
+// server says. git-lfs is not trusted to do this: it would follow a server to services on this machine,
+// bypassing the transport.
 func (g *Git) largeFiles(ctx context.Context, at string, w *opened, q job.RepositoryCall, commit string) error {
 	files, err := g.pointers(ctx, at, "--no-walk", commit)
 	if err != nil || len(files) == 0 {
@@ -82,7 +82,7 @@ func (g *Git) largeFiles(ctx context.Context, at string, w *opened, q job.Reposi
 
 var pointer = lazyregexp.New(`\A([0-9a-f]{40}) blob [0-9]+\nversion https://git-lfs\.github\.com/spec/v1\noid sha256:([0-9a-f]{64})\nsize ([0-9]{1,12})\n\n`)
 
-// pointers returns the large files of what rev-list finds.
+// pointers returns the large files among the objects that rev-list lists.
 func (g *Git) pointers(ctx context.Context, at string, revisions ...string) ([]largeFile, error) {
 	listed, err := g.git(ctx, at, nil, nil, append([]string{"rev-list", "--objects", "--filter=object:type=blob", "--filter=blob:limit=200"}, revisions...)...)
 	if err != nil {
@@ -118,7 +118,7 @@ func (g *Git) pointers(ctx context.Context, at string, revisions ...string) ([]l
 	return slices.Collect(maps.Values(found)), nil
 }
 
-// objects returns objects as git cat-file prints them.
+// objects returns objects in the output format of git cat-file.
 func (g *Git) objects(ctx context.Context, at, ids, how string) (string, error) {
 	name := filepath.Join(filepath.Dir(at), "asked")
 	if err := writeFile(name, strings.NewReader(ids)); err != nil {
@@ -133,8 +133,8 @@ func (g *Git) objects(ctx context.Context, at, ids, how string) (string, error) 
 	return g.git(ctx, at, nil, f, "cat-file", how)
 }
 
-// hasLargeFiles checks that the large files of commits are known here: what a task adds of them stays
-// in its VM, and a branch that leads to nothing would be of no use.
+// hasLargeFiles checks that the large files of new commits are known here. Those that a task adds stay in
+// its VM, and a branch that refers to them would be useless.
 func (g *Git) hasLargeFiles(ctx context.Context, at, base, head string) error {
 	files, err := g.pointers(ctx, at, head, "--not", base)
 	for _, f := range files {
@@ -145,7 +145,7 @@ func (g *Git) hasLargeFiles(ctx context.Context, at, base, head string) error {
 	return err
 }
 
-// client is an HTTP client that goes the way.
+// client returns an HTTP client that uses the transport.
 func (o *opened) client() (*http.Client, error) {
 	roots, err := x509.SystemCertPool()
 	if err != nil {
@@ -168,7 +168,7 @@ func (o *opened) client() (*http.Client, error) {
 	}, nil
 }
 
-// answer does a request, and returns what it is answered with if that is OK.
+// answer makes a request, and returns the body of the answer if its status is OK.
 func answer(client *http.Client, r *http.Request) (io.ReadCloser, error) {
 	if r.URL.Scheme != "https" || r.URL.User != nil {
 		return nil, fmt.Errorf("%.200q is not a place that they are fetched from", r.URL.Redacted())
@@ -185,7 +185,7 @@ func answer(client *http.Client, r *http.Request) (io.ReadCloser, error) {
 	return nil, fmt.Errorf("%s answers %s: %s", r.URL.Host, res.Status, strings.Join(strings.Fields(term.Text(string(text))), " "))
 }
 
-// offer is what a server says of a large file.
+// offer is a server's answer about a large file.
 type offer struct {
 	OID     string `json:"oid"`
 	Actions struct {
@@ -199,7 +199,7 @@ type offer struct {
 	} `json:"error"`
 }
 
-// fetchLarge asks the server for large files, and fetches them.
+// fetchLarge asks the server for the locations of large files, and fetches them.
 func fetchLarge(ctx context.Context, client *http.Client, at, from string, files []largeFile) error {
 	asked, err := json.Marshal(map[string]any{"operation": "download", "transfers": []string{"basic"}, "hash_algo": "sha256", "objects": files})
 	if err != nil {
@@ -234,7 +234,7 @@ func fetchLarge(ctx context.Context, client *http.Client, at, from string, files
 	return nil
 }
 
-// fetch fetches a large file, which has to be what the repository says of it.
+// fetch fetches a large file, and checks its size and hash.
 func (f largeFile) fetch(ctx context.Context, client *http.Client, at string, o offer) (err error) {
 	from := o.Actions.Download
 	if from.Href == "" {

@@ -11,8 +11,8 @@ import (
 	"linus/internal/job"
 )
 
-// canPush checks that a branch may be pushed to: it is new or the job's own, what is pushed goes on
-// from there, and the server lets the credential push at all.
+// canPush checks that commit may be pushed to a branch: the branch is new or was pushed by the owner's
+// jobs, commit is based on it, and the server accepts a dry run with the credential.
 func (g *Git) canPush(ctx context.Context, at string, w *opened, q job.RepositoryCall, commit string) error {
 	is, err := g.branch(ctx, at, w, q)
 	if err != nil {
@@ -27,8 +27,8 @@ func (g *Git) canPush(ctx context.Context, at string, w *opened, q job.Repositor
 	return nil
 }
 
-// branch returns the commit at which the server has the branch; empty: it has none. Where it has
-// another that git cannot have beside it, that is an error: a push would find it at the end only.
+// branch returns the commit of the server's branch, or "" if there is no such branch. It returns an error if the
+// server has a branch that git cannot store beside this one: otherwise only the final push would detect that.
 func (g *Git) branch(ctx context.Context, at string, w *opened, q job.RepositoryCall) (string, error) {
 	ref := "refs/heads/" + q.Push
 	asked := []string{"ls-remote", "--", q.Repository.URL, ref, ref + "/*"}
@@ -47,7 +47,7 @@ func (g *Git) branch(ctx context.Context, at string, w *opened, q job.Repository
 	return "", err
 }
 
-// mayPush checks that a branch, as it is, may be made to lead to a commit.
+// mayPush checks that a branch, now at commit is, may be moved to commit.
 func (g *Git) mayPush(ctx context.Context, at string, q job.RepositoryCall, is, commit string) error {
 	switch {
 	case is == "":
@@ -61,8 +61,8 @@ func (g *Git) mayPush(ctx context.Context, at string, q job.RepositoryCall, is, 
 	return nil
 }
 
-// pushing is a call that makes a branch lead to a commit if it still is where it was. That it never
-// goes back was checked: the lease alone would allow it.
+// pushing returns the arguments of a push that moves a branch to commit if it is still at commit is.
+// mayPush has checked that this is a fast-forward: the lease alone would allow any move.
 func pushing(q job.RepositoryCall, is, commit string, more ...string) []string {
 	ref := "refs/heads/" + q.Push
 	args := append([]string{"push", "-q", "--no-verify", "--no-follow-tags", "--no-signed", "--force-with-lease=" + ref + ":" + is}, more...)
@@ -90,7 +90,7 @@ func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error
 	at := filepath.Join(g.dir(q.Job), gitDir)
 	is, err := g.branch(ctx, at, w, q)
 	if err != nil || is == head {
-		return err // an interrupted call has pushed it
+		return err // if is == head, an interrupted call has pushed it
 	}
 	if err := g.mayPush(ctx, at, q, is, head); err != nil {
 		return err
@@ -101,7 +101,7 @@ func (g *Git) Push(ctx context.Context, q job.RepositoryCall, head string) error
 		}
 	}
 	if _, err = g.git(ctx, at, w, nil, pushing(q, is, head)...); err != nil {
-		// The answer may be what was lost, or a call of an engine that was killed came in between.
+		// Only the answer may be lost, or a push by a killed engine has come in between.
 		if is, again := g.branch(ctx, at, w, q); again == nil && is == head {
 			return nil
 		}

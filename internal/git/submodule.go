@@ -13,14 +13,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// maxSubmodules bounds those of a repository, and of these, together.
+// maxSubmodules bounds the submodules of a repository, including nested ones.
 const maxSubmodules = 50
 
-// submoduleName is what is a directory's name, too; git takes more.
+// submoduleName matches names that are also valid directory names; git accepts more.
 var submoduleName = lazyregexp.New(`^[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*$`)
 
-// submodules are those of one repository, and theirs. All are reached by its way, which leads to its
-// host alone.
+// submodules fetches the submodules of a repository, recursively. It reaches all of them over the
+// repository's own transport, which leads only to the repository's host.
 type submodules struct {
 	*Git
 
@@ -29,7 +29,7 @@ type submodules struct {
 	count int
 }
 
-// fetch fetches those that a commit has to where git looks for them.
+// fetch fetches the submodules of a commit to where git looks for them.
 func (g *submodules) fetch(ctx context.Context, at, base, commit string) error {
 	text, err := g.git(ctx, at, nil, nil, "ls-tree", "-z", commit, "--", ".gitmodules")
 	if err != nil || text == "" {
@@ -55,7 +55,7 @@ func (g *submodules) fetch(ctx context.Context, at, base, commit string) error {
 	}
 	for name, of := range found {
 		if of["path"] == "" {
-			continue // it is nowhere
+			continue // it is nowhere in the tree
 		}
 		if g.count++; g.count > maxSubmodules {
 			return fmt.Errorf("it has more than %d submodules", maxSubmodules)
@@ -74,7 +74,7 @@ func (g *submodules) one(ctx context.Context, module, at, base, commit string, o
 	tree, err := g.git(ctx, at, nil, nil, "ls-tree", "-z", commit, "--", of["path"])
 	fields := strings.Fields(tree)
 	if err != nil || len(fields) < 3 || fields[1] != "commit" || !job.IsCommit(fields[2]) {
-		return err // it is described, and is not there
+		return err // it is described, but not in the tree
 	}
 	from, err := submoduleURL(base, of["url"])
 	if err == nil {
@@ -101,8 +101,8 @@ func (g *submodules) one(ctx context.Context, module, at, base, commit string, o
 	return g.fetch(ctx, module, from, want)
 }
 
-// submoduleURL is where a submodule is, as .gitmodules says it: on the host of the repository that
-// has it, for the same user.
+// submoduleURL returns a submodule's URL from .gitmodules. It must be on the host of the repository at
+// base, for the same user.
 func submoduleURL(base, text string) (string, error) {
 	if strings.HasPrefix(text, "./") || strings.HasPrefix(text, "../") {
 		at, err := url.Parse(base)

@@ -17,17 +17,18 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// headers of a bundle, as a VM writes it.
+// Headers of a bundle, as a VM writes it.
 const (
 	maxBundleLine  = 64 << 10
-	maxBundleRefs  = 1000 // and what it builds on
+	maxBundleRefs  = 1000 // lines with refs and prerequisites
 	headRef        = "HEAD"
-	uncommittedRef = "refs/linus/uncommitted" // a commit of what is in none
+	uncommittedRef = "refs/linus/uncommitted" // a commit of the uncommitted changes
 )
 
-// Take checks the bundle of what a job has committed, says in c what that is, and returns a patch of
-// it, unless that cannot be made or would have more than so many bytes. It comes from the VM: nothing of it is used before all
-// that it has was found whole and well-formed, and nothing is checked out. A job.MalformedBundle is not.
+// Take checks the bundle with a job's commits, describes them in c, and returns a patch, or nil if that
+// cannot be made or would have more than most bytes. The bundle comes from the VM: Take uses nothing of
+// it before all its objects are found complete and well-formed, and checks nothing out. A bad bundle is a
+// *job.MalformedBundle.
 func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, bundle io.Reader, most int64) (patch io.ReadCloser, err error) {
 	done, err := g.begin(ctx, g.near, q.Job)
 	if err != nil {
@@ -75,7 +76,7 @@ func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, b
 	return patch, nil
 }
 
-// index takes the objects of a pack into a repository.
+// index adds the objects of a pack to a repository.
 func (g *Git) index(ctx context.Context, at, id string, pack io.Reader) error {
 	name := filepath.Join(g.dir(id), "taken.pack")
 	if err := writeFile(name, pack); err != nil {
@@ -91,13 +92,13 @@ func (g *Git) index(ctx context.Context, at, id string, pack io.Reader) error {
 	return err
 }
 
-// Words by which git says that it is the objects which are wrong, and not what is here.
+// wrong matches messages of git that blame the objects, not this machine.
 var wrong = lazyregexp.New(`early EOF|used more bytes than|signature mismatch|version [0-9]+ unsupported|pack has |premature end of pack|pack is corrupted|` +
 	`inflate returned|inflate inconsistency|COLLISION|invalid (blob|tree|commit|tag)|[Ee]rror in object|fsck error|[Nn]ot all child objects|failed to apply delta|` +
 	`did not receive expected|unexpected type|missing (blob|tree|commit) object|bad (tree )?object|[Cc]ould not read [0-9a-f]{40}|Failed to traverse`)
 
-// malformed returns an error of git's as one of the bundle, if that is what git says. Whatever else may have
-// ended it, a signal, no memory and no disk among that, says nothing of the bundle.
+// malformed wraps an error of git in a *job.MalformedBundle if git blames the bundle. Other causes, such
+// as a signal, no memory or a full disk, say nothing about the bundle.
 func malformed(err error) error {
 	var of *failure
 	if errors.As(err, &of) && (of.verb == "rev-parse" && of.code == 1 || of.code > 0 && wrong.MatchString(of.why) && !strings.Contains(of.why, "ut of memory")) {
@@ -106,17 +107,17 @@ func malformed(err error) error {
 	return err
 }
 
-// Of changed files a patch has those that are no larger than maxDiffed, and what is no text only if all these
-// together are no more than maxBinary.
+// Bounds of a patch: it includes no changed file larger than maxDiffed, and binary files only if all
+// included files together are at most maxBinary.
 const (
 	maxDiffed = 4 << 20
 	maxBinary = 16 << 20
-	maxNamed  = 100 << 10 // bytes of the names of those that are larger: on a command line
+	maxNamed  = 100 << 10 // bytes of the names of larger files, which are passed on a command line
 )
 
-// patch says in c what differs between what a job has found and a commit, and returns a patch of it. The
-// commit is the VM's, and a file of zeros is nothing in a bundle: no content is read before its size is known,
-// and none of a large file is. A file that has only moved is seen, one that has changed as well is not.
+// patch describes in c the differences between the job's base commit and last, and returns a patch. The
+// commit comes from the VM, and a huge file of zeros is tiny in a bundle. So no content is read before
+// its size is known, and that of large files never is. Only renames without changes are detected.
 func (g *Git) patch(ctx context.Context, at, id string, c *job.Checkout, last string, most int64) (io.ReadCloser, error) {
 	diff := []string{"diff", "--no-ext-diff", "--no-textconv", "--no-color", "--find-renames=100%"}
 	short, err := g.git(ctx, at, nil, nil, append(diff, "--shortstat", c.Commit, last)...)
@@ -138,7 +139,7 @@ func (g *Git) patch(ctx context.Context, at, id string, c *job.Checkout, last st
 	name := filepath.Join(g.dir(id), job.PatchArtifact)
 	defer os.Remove(name) //nolint:errcheck // it stays open
 	limited := &Git{o: g.o}
-	limited.o.MaxBytes = max(0, most-int64(len(stat))) // less than none would be no bound to a shell
+	limited.o.MaxBytes = max(0, most-int64(len(stat))) // a negative limit would be none to a shell
 	diff = append(diff, "--output="+name, c.Commit, last, "--")
 	for _, path := range large {
 		diff = append(diff, ":(exclude,literal)"+path)
@@ -159,17 +160,17 @@ func (g *Git) patch(ctx context.Context, at, id string, c *job.Checkout, last st
 	}{io.MultiReader(strings.NewReader(stat), f), f}, nil
 }
 
-// changed returns which of the files that differ between two commits are large, and the bytes of the others,
-// as each has them. What has only moved is among them: git reads that, too.
+// changed returns the large files that differ between two commits, and the total size of the others in
+// both commits, in bytes. It includes renamed files, since git reads them, too.
 func (g *Git) changed(ctx context.Context, at, base, last string) (large []string, rest int64, err error) {
 	listed, err := g.git(ctx, at, nil, nil, "diff-tree", "-r", "-z", "--find-renames=100%", base, last)
 	if err != nil {
 		return nil, 0, err
 	}
 	var ids strings.Builder
-	var of []string // the paths of these
+	var of []string // their paths
 	for parts := strings.Split(listed, "\x00"); len(parts) > 2; {
-		entry, paths := strings.Fields(parts[0]), []string{parts[1], parts[1]} // :MODE MODE HASH HASH STATUS, and of what has moved two paths
+		entry, paths := strings.Fields(parts[0]), []string{parts[1], parts[1]} // :MODE MODE HASH HASH STATUS; renames have two paths
 		if len(entry) != 5 {
 			return nil, 0, fmt.Errorf("git diff-tree says %.100q", parts[0])
 		}
@@ -185,7 +186,7 @@ func (g *Git) changed(ctx context.Context, at, base, last string) (large []strin
 	}
 	sizes, err := g.objects(ctx, at, ids.String(), "--batch-check=%(objectsize)")
 	for i, text := range strings.Split(sizes, "\n") {
-		size, _ := strconv.ParseInt(text, 10, 64) // of a submodule's commit, which is not here, there is none
+		size, _ := strconv.ParseInt(text, 10, 64) // 0 for a submodule's commit, which is not here
 		if size > maxDiffed && i < len(of) {
 			large = append(large, of[i])
 		} else {
@@ -200,7 +201,7 @@ func (g *Git) changed(ctx context.Context, at, base, last string) (large []strin
 
 var shortstat = lazyregexp.New(`^ ([0-9]+) files? changed(?:, ([0-9]+) insertions?\(\+\))?(?:, ([0-9]+) deletions?\(-\))?\s*$`)
 
-// counts reads git's own summary of a diff; it says nothing of an empty one.
+// counts parses the output of git diff --shortstat, which is empty for an empty diff.
 func counts(text string) (files, insertions, deletions int) {
 	part := shortstat.FindStringSubmatch(text)
 	if part == nil {
@@ -212,7 +213,7 @@ func counts(text string) (files, insertions, deletions int) {
 	return files, insertions, deletions
 }
 
-// readBundle reads the head of a bundle: where its refs lead, and the pack behind it.
+// readBundle reads the head of a bundle. It returns the commits of its refs, and its pack.
 func readBundle(from io.Reader) (refs map[string]string, pack io.Reader, err error) {
 	r := bufio.NewReaderSize(from, maxBundleLine)
 	refs = map[string]string{}
@@ -240,7 +241,7 @@ func readBundle(from io.Reader) (refs map[string]string, pack io.Reader, err err
 			}
 			return refs, r, nil
 		case strings.HasPrefix(text, "-"):
-			// What it builds on: whether that is all there is found out with the objects.
+			// A prerequisite: the check of the objects shows whether it is here.
 		case !job.IsCommit(commit) || name != headRef && name != uncommittedRef || refs[name] != "":
 			return bad("it has the ref %.100q", text)
 		default:

@@ -24,35 +24,35 @@ import (
 	"linus/internal/job"
 )
 
-// Transport is how a repository is reached: by an HTTP proxy that adds the credential, or by SSH with a
-// key.
+// Transport is how a repository is reached: through an HTTP proxy that adds the credential, or by SSH with a key.
 type Transport struct {
 	Dial func(context.Context) (net.Conn, error) // the proxy
-	CA   []byte                                  // PEM: what git is to trust there; nil: what the machine trusts
-	// Refused returns why something was not reached, in a line; empty: it was.
+	CA   []byte                                  // PEM: what git trusts there; nil: what the machine trusts
+	// Refused returns why something was not reached, in one line; "": it was.
 	Refused func() string
 
-	Key     []byte // PEM: a private key; nil: the way is the proxy
+	Key     []byte // PEM of a private key; nil: the proxy is used
 	HostKey string // of the host, as in known_hosts
 
-	// Reads returns why another repository of the host is not reached so; nil: the way itself says it.
+	// Reads returns why another repository of the host must not be fetched; a nil Reads leaves that to
+	// the transport.
 	Reads func(job.Repository) error
 	Live  context.Context //nolint:containedctx // ends with the credential; nil: with nothing
 	Close func()
 }
 
-// opened is a way while it is used. Nil is that of what stays on this machine.
+// opened is a Transport in use. Nil is for git calls that need no server.
 type opened struct {
 	Transport
-	dir      string // with a socket, or files
+	dir      string // for a socket and files
 	listener net.Listener
-	user     string // of the proxy: nobody else on this machine may use it
-	ssh      string // the program
+	user     string // user and password of the local proxy, to keep others on this machine out
+	ssh      string // path of the program
 	conns    sync.WaitGroup
 	end      context.CancelCauseFunc
 }
 
-// open makes a way usable for git. The caller closes it.
+// open prepares a transport for git. The caller closes it.
 func (w Transport) open(ctx context.Context) (_ *opened, _ context.Context, err error) {
 	o := &opened{Transport: w}
 	ctx, o.end = context.WithCancelCause(ctx)
@@ -85,7 +85,7 @@ func (o *opened) close() {
 	o.Transport.Close()
 }
 
-// serve calls do with each connection, until ctx ends.
+// serve calls do with each connection, until the listener is closed.
 func (o *opened) serve(do func(net.Conn)) {
 	o.conns.Go(func() {
 		for {
@@ -101,7 +101,7 @@ func (o *opened) serve(do func(net.Conn)) {
 	})
 }
 
-// openProxy has git reach the way's proxy, at a port of the loopback that asks for a password.
+// openProxy makes the proxy available to git, at a loopback port that asks for a password.
 func (o *opened) openProxy(ctx context.Context) (err error) {
 	o.user = "linus:" + rand.Text()
 	if len(o.CA) > 0 {
@@ -117,7 +117,7 @@ func (o *opened) openProxy(ctx context.Context) (err error) {
 	return nil
 }
 
-// pass carries one connection of git's to where it wants.
+// pass connects one connection of git to its target.
 func (o *opened) pass(ctx context.Context, near net.Conn) {
 	_ = near.SetReadDeadline(time.Now().Add(10 * time.Second))
 	from := bufio.NewReader(io.LimitReader(near, 64<<10))
@@ -148,7 +148,7 @@ func (o *opened) pass(ctx context.Context, near net.Conn) {
 	_, _ = io.Copy(near, far)
 }
 
-// openSSH has git reach the host by ssh, which gets its key from an agent: it is on no disk.
+// openSSH prepares ssh for git. The key comes from an agent, and is on no disk.
 func (o *opened) openSSH() (err error) {
 	if o.ssh, err = exec.LookPath("ssh"); err != nil {
 		return err
@@ -171,7 +171,7 @@ func (o *opened) openSSH() (err error) {
 	return nil
 }
 
-// protocol is what git may speak.
+// protocol returns the protocols that git may use.
 func (o *opened) protocol() string {
 	switch {
 	case o == nil:
@@ -182,7 +182,7 @@ func (o *opened) protocol() string {
 	return "https"
 }
 
-// environment is what git finds of the way.
+// environment returns git's environment variables for the transport.
 func (o *opened) environment() []string {
 	switch {
 	case o == nil:
@@ -204,7 +204,7 @@ func (o *opened) environment() []string {
 	return env
 }
 
-// reads returns why a repository is not reached by the way; nil: it may be.
+// reads returns why a repository must not be fetched over the transport, or nil if it may.
 func (o *opened) reads(url string) error {
 	if o.Reads == nil {
 		return nil
@@ -212,7 +212,7 @@ func (o *opened) reads(url string) error {
 	return o.Reads(job.Repository{URL: url})
 }
 
-// refusal is why the way was not open; empty: it was.
+// refusal returns why the transport refused something, or "" if it did not.
 func (o *opened) refusal() string {
 	if o == nil || o.Refused == nil {
 		return ""
