@@ -1,7 +1,7 @@
-// Package gitlab speaks the protocol of GitLab Runner's custom executor: what the runner tells of a
-// job, what it is answered, and the scripts that run in the job's VM. It knows neither engines nor
-// commands. Names, exit codes and files are those of GitLab Runner 19.4.0
-// (docs/executors/custom.md, executors/custom/api, common/spec/spec.go).
+// Package gitlab speaks the protocol of GitLab Runner's custom executor: what the runner says about a
+// job, the answers it gets, and the scripts that run in the job's VM. It knows neither engines nor
+// commands. Names, exit codes and files are those of GitLab Runner 19.4.0 (docs/executors/custom.md,
+// executors/custom/api, common/spec/spec.go).
 package gitlab
 
 import (
@@ -21,28 +21,28 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Job is a job of GitLab. What decides about its VM comes from the runner's own file and not from
-// the job's variables, which whoever writes the pipeline can set.
+// Job is a job of GitLab. What decides about its VM comes from the runner's own file, not from the job's
+// variables, which the author of a pipeline can set.
 type Job struct {
 	ID      int64
-	VM      string        // its VM's name: no other job has the same
+	VM      string        // name of its VM, unique to the job
 	Project string        // group/project
 	Name    string        // as the pipeline has it
-	Image   string        // that it asks for; empty: none
+	Image   string        // the image it asks for; empty: none
 	Timeout time.Duration // of the job as a whole
 
 	env    map[string]string
-	shared []string // names of variables that are no secrets
+	shared []string // names of variables that are not secret
 }
 
-// Failure says with which code a stage fails, and where the exit code of the job's script goes.
+// Failure has the exit codes of failed stages, and the file for the exit code of the job's script.
 type Failure struct {
 	Build, System int
 	CodeFile      string // empty: nowhere
 }
 
-// Failures returns what the runner wants failed stages to exit with: the documented variables, or
-// what they are in practice, so that also a stage without them fails in the right way.
+// Failures returns the exit codes that the runner expects of failed stages, from the documented
+// variables. Stages without these variables fail correctly with the usual values.
 func Failures(env map[string]string) Failure {
 	code := func(name string, otherwise int) int {
 		if n, err := strconv.Atoi(env[name]); err == nil && n > 0 && n < 256 {
@@ -53,7 +53,7 @@ func Failures(env map[string]string) Failure {
 	return Failure{code("BUILD_FAILURE_EXIT_CODE", 1), code("SYSTEM_FAILURE_EXIT_CODE", 2), env["BUILD_EXIT_CODE_FILE"]}
 }
 
-// Tell writes the exit code of a job's script where the runner wants it.
+// Tell writes the exit code of a job's script to the file that the runner reads.
 func (f Failure) Tell(code int) error {
 	if f.CodeFile == "" {
 		return nil
@@ -61,7 +61,7 @@ func (f Failure) Tell(code int) error {
 	return os.WriteFile(f.CodeFile, []byte(strconv.Itoa(code)), 0o600)
 }
 
-// response is what we read of a job's response, the file that the runner writes for each job.
+// response is the part we read of a job's response, a file that the runner writes for each job.
 type response struct {
 	ID      int64  `json:"id"`
 	Token   string `json:"token"`
@@ -84,13 +84,13 @@ type response struct {
 	} `json:"variables"`
 }
 
-// maxResponse bounds the file, in bytes: a job's variables are in it.
+// maxResponse bounds the file, in bytes. It includes the job's variables.
 const maxResponse = 64 << 20
 
-// usualTimeout is a job's where the runner says none.
+// usualTimeout is the timeout of a job if the runner gives none.
 const usualTimeout = time.Hour
 
-// Read returns the job that the runner's environment tells of.
+// Read returns the job that the runner's environment describes.
 func Read(env map[string]string) (*Job, error) {
 	path := env["JOB_RESPONSE_FILE"]
 	if path == "" {
@@ -108,8 +108,8 @@ func Read(env map[string]string) (*Job, error) {
 	if r.ID < 1 || r.Token == "" {
 		return nil, fmt.Errorf("JOB_RESPONSE_FILE %s has no job's id and token", path)
 	}
-	// The token is the job's alone: its digest tells the jobs of two servers with one ID apart, and
-	// nobody can have a VM of that name before.
+	// The token is unique to the job: its digest distinguishes jobs with the same ID on two servers, and
+	// nobody can make a VM of that name in advance.
 	j := &Job{ID: r.ID, VM: fmt.Sprintf("gitlab-%d-%x", r.ID, sha256.Sum256([]byte(r.Token)))[:len("gitlab--")+len(strconv.FormatInt(r.ID, 10))+8], env: env}
 	j.Project, j.Name, j.Image = r.JobInfo.ProjectFullPath, r.JobInfo.Name, r.Image.Name
 	if j.Project == "" {
@@ -126,16 +126,16 @@ func Read(env map[string]string) (*Job, error) {
 	return j, nil
 }
 
-// JobError is a fault of the job and not of its runner: trying again helps nobody.
+// JobError is a fault of the job, not of its runner: a retry does not help.
 type JobError struct{ Err error }
 
 func (e *JobError) Error() string { return e.Err.Error() }
 func (e *JobError) Unwrap() error { return e.Err }
 
-// Variable returns one of the job's variables; empty: it has none.
+// Variable returns one of the job's variables, or "" if it is not set.
 func (j *Job) Variable(name string) string { return j.env["CUSTOM_ENV_"+name] }
 
-// Labels are those of the job's VM and of what runs in it.
+// Labels returns the labels of the job's VM and of what runs in it.
 func (j *Job) Labels() map[string]string {
 	labels := map[string]string{"gitlab/job": strconv.FormatInt(j.ID, 10)}
 	for key, text := range map[string]string{"gitlab/project": j.Project, "gitlab/name": j.Name} {
@@ -146,7 +146,7 @@ func (j *Job) Labels() map[string]string {
 	return labels
 }
 
-// Line returns a text of others as one printable line of at most so many characters.
+// Line returns a foreign text as one printable line of at most most characters.
 func Line(text string, most int) string {
 	text = strings.Map(func(r rune) rune {
 		if r == utf8.RuneError || !unicode.IsPrint(r) {
@@ -160,7 +160,7 @@ func Line(text string, most int) string {
 	return strings.TrimSpace(text)
 }
 
-// Config is the answer of the stage config: where the job's files are in its VM.
+// Config returns the answer to the config stage: where the job's files are in its VM.
 func (j *Job) Config(version, builds, caches string) ([]byte, error) {
 	return json.Marshal(map[string]any{
 		"driver": map[string]string{"name": "linus", "version": version}, "hostname": j.VM,
@@ -168,14 +168,14 @@ func (j *Job) Config(version, builds, caches string) ([]byte, error) {
 	})
 }
 
-// Section returns what begins a part of the job's log that is folded, and what ends it.
+// Section returns the markers that begin and end a collapsed section of the job's log.
 func Section(name, header string, at time.Time) (begin string, end func(time.Time) string) {
 	return fmt.Sprintf("\x1b[0Ksection_start:%d:%s[collapsed=true]\r\x1b[0K%s\n", at.Unix(), name, header),
 		func(at time.Time) string { return fmt.Sprintf("\x1b[0Ksection_end:%d:%s\r\x1b[0K", at.Unix(), name) }
 }
 
-// Stage is the task that runs a script of a job in its VM: the script comes by stdin, as it has the
-// job's secrets, and is in no file when it begins.
+// Stage is the task that runs a script of a job in its VM. The script contains the job's secrets, so it
+// comes by stdin, and is in no file any more when it starts.
 const Stage = `# Runs a stage of a GitLab job.
 set -eu
 script=$(mktemp /dev/shm/linus-stage.XXXXXXXX)
@@ -186,12 +186,12 @@ set +eu
 exec bash /dev/fd/3 </dev/null
 `
 
-// NoDocker is what the script of Ready exits with if a VM has no Docker for the job's services.
+// NoDocker is the exit code of Ready's script if a VM has no Docker for the job's services.
 const NoDocker = 69
 
 var directory = lazyregexp.New(`^/[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$`)
 
-// CheckDirectory returns an error if a directory is none that a job's files can be in.
+// CheckDirectory returns an error if a directory is not suitable for a job's files.
 func CheckDirectory(path string) error {
 	if !directory.MatchString(path) || slices.Contains(strings.Split(path, "/"), "..") {
 		return fmt.Errorf("%q is not an absolute path of letters, digits and ._-", path)

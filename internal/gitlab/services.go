@@ -11,7 +11,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Service is a program that a job finds under its names while it runs, in a container of its VM.
+// Service is a program in a container of the job's VM. While the job runs, it reaches the service by its names.
 type Service struct {
 	Name       string            `json:"name"`
 	Alias      string            `json:"alias"`
@@ -20,7 +20,6 @@ type Service struct {
 	Variables  map[string]string `json:"variables"`
 }
 
-// maxServices bounds those of a job.
 const maxServices = 20
 
 var (
@@ -30,7 +29,7 @@ var (
 	registryPort = lazyregexp.New(`^([^/]*):[0-9]+/`)
 )
 
-// readServices reads CI_JOB_SERVICES.
+// readServices parses CI_JOB_SERVICES.
 func readServices(text string) (all []Service, err error) {
 	if text == "" {
 		return nil, nil
@@ -59,14 +58,14 @@ func readServices(text string) (all []Service, err error) {
 	return all, nil
 }
 
-// aliases are the names that a service was given.
+// aliases returns the names that were given to a service.
 func (s Service) aliases() []string {
 	return strings.Fields(strings.ReplaceAll(s.Alias, ",", " "))
 }
 
-// hosts are all of a service's names: those it was given, and those its image gives it, as
-// docs.gitlab.com/ci/services tells: without its tag and its registry's port, with the slashes as
-// two underscores or as a hyphen.
+// hosts returns all names of a service: its aliases, and those derived from its image as
+// docs.gitlab.com/ci/services says: without the tag and the registry's port, with slashes replaced by two
+// underscores or a hyphen.
 func (s Service) hosts() []string {
 	image, _, _ := strings.Cut(s.Name, "@")
 	if slash, colon := strings.LastIndexByte(image, '/'), strings.LastIndexByte(image, ':'); colon > slash {
@@ -78,8 +77,8 @@ func (s Service) hosts() []string {
 	return slices.DeleteFunc(slices.Compact(names), func(name string) bool { return !hostName.MatchString(name) })
 }
 
-// Ready is the script that makes a job's VM ready: its directories, and its services. It has the
-// services' variables, and is given as a stage's script is.
+// Ready returns the script that prepares a job's VM: its directories and its services. It contains the
+// services' variables, and is passed like the script of a stage.
 func (j *Job) Ready(builds, caches string) (string, error) {
 	services, err := readServices(j.Variable("CI_JOB_SERVICES"))
 	if err != nil {
@@ -118,7 +117,7 @@ done
 	return b.String(), nil
 }
 
-// variablesOf are a service's variables: the job's that are no secrets, and its own.
+// variablesOf returns a service's variables: the non-secret ones of the job, and its own.
 func (j *Job) variablesOf(s Service) []string {
 	lines := []string{"CI=true"}
 	for _, name := range j.shared {
@@ -134,8 +133,8 @@ func (j *Job) variablesOf(s Service) []string {
 	return slices.Compact(lines)
 }
 
-// servicesHead begins the script of services: their network, and what waits for one. A service that
-// does not answer is a warning, as by GitLab's own executors, and fails nothing.
+// servicesHead begins the script of services: it makes their network, and defines up, which waits for a
+// service. A service that does not answer is only a warning, as in GitLab's own executors.
 const servicesHead = `docker=(docker)
 docker version >/dev/null 2>&1 || docker=(sudo -n docker)
 if ! "${docker[@]}" version >/dev/null 2>&1; then
