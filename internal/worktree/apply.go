@@ -16,12 +16,13 @@ import (
 	"linus/internal/intake"
 )
 
-// Apply makes changes in the tree: all of them, or none if one cannot be made. Files have to be
-// here what they were when they were sent; those that are what they are to become are left.
-// What is run by itself (internal/intake) is written only if started is set.
-// What is replaced or removed is kept first, as it is, and is below the directory keep then, which
-// loses what it has. Directories that are empty then are removed. It returns what it has changed;
-// with an error, too, if that is not in keep.
+// Apply makes changes in the tree: all of them, or none if one cannot be made. Files must be here as they
+// were when they were sent; files that are already as they should become are skipped. Files that are run
+// automatically (internal/intake) are written only if started is set.
+//
+// Apply copies what it replaces or removes to the directory keep, whose old content is lost, and removes
+// directories that become empty. It returns the changes it has made, even with an error, which then says
+// that the copies are not in keep.
 func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change, err error) {
 	root, err := os.OpenRoot(t.Root)
 	if err != nil {
@@ -53,7 +54,7 @@ func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change,
 	if err = keepBefore(root, made, next); err == nil {
 		w := swap{root: root, stage: ".linus-" + rand.Text()}
 		if err = w.run(made); !w.stuck {
-			_ = root.RemoveAll(w.stage) // what is in it is elsewhere, too
+			_ = root.RemoveAll(w.stage) // everything in it is elsewhere, too
 		}
 	}
 	if err != nil {
@@ -65,8 +66,8 @@ func (t Tree) Apply(changes []Change, keep string, started bool) (made []Change,
 	return made, err
 }
 
-// Unfinished returns an error if an Apply was killed in the middle, which says where the files are
-// that it had taken away.
+// Unfinished returns an error if an Apply was killed in the middle. The error says where the files are
+// that Apply had moved away.
 func (t Tree) Unfinished() error {
 	root, err := os.OpenRoot(t.Root)
 	if err != nil {
@@ -76,7 +77,7 @@ func (t Tree) Unfinished() error {
 	return unfinished(root)
 }
 
-// stageTime is how long an Apply may take until it moves the first file.
+// stageTime is more than an Apply takes until it moves the first file.
 const stageTime = time.Hour
 
 func unfinished(root *os.Root) (err error) {
@@ -86,13 +87,12 @@ func unfinished(root *os.Root) (err error) {
 			err = errors.Join(err, fmt.Errorf("an --apply was killed in the middle here, if it is not at work: what it had taken away is in %s; bring that back (cp -a %s/. %s), then remove %s",
 				filepath.Join(stage, "old"), filepath.Join(stage, "old"), root.Name(), stage))
 		} else if info, gone := root.Lstat(stage); gone == nil && time.Since(info.ModTime()) > stageTime {
-			_ = errors.Join(root.RemoveAll(filepath.Join(stage, "new")), root.Remove(stage)) // nothing of anybody's is in it
+			_ = errors.Join(root.RemoveAll(filepath.Join(stage, "new")), root.Remove(stage)) // it contains only copies
 		}
 	}
 	return err
 }
 
-// keepBefore copies what changes replace and remove to a directory.
 func keepBefore(root *os.Root, changes []Change, keep string) error {
 	if err := errors.Join(os.RemoveAll(keep), os.MkdirAll(keep, 0o700)); err != nil {
 		return err
@@ -118,7 +118,7 @@ func keepBefore(root *os.Root, changes []Change, keep string) error {
 	return nil
 }
 
-// mode is that of the file as it is, or of a new one.
+// mode returns the permissions of the existing file, or those of a new one.
 func (c Change) mode(root *os.Root) fs.FileMode {
 	if info, err := root.Lstat(filepath.FromSlash(c.Name)); err == nil && info.Mode().IsRegular() {
 		return info.Mode().Perm()
@@ -133,12 +133,12 @@ func writing(data []byte) func(*os.File) error {
 	}
 }
 
-// swap puts files in the place of others, and back if it cannot go on.
+// swap replaces files, and moves them back if one cannot be replaced.
 type swap struct {
 	root  *os.Root
-	stage string // a directory where all new files are written before the first is moved, and the old ones go, by their names
+	stage string // a directory for the new files, all written before the first move, and the old ones, by name
 	moved [][2]string
-	stuck bool // what was here is in the stage alone: something else has its place by now
+	stuck bool // an old file is in stage only: another file has taken its place
 }
 
 func (w *swap) run(changes []Change) (err error) {
@@ -149,7 +149,7 @@ func (w *swap) run(changes []Change) (err error) {
 		}
 		mode := c.mode(w.root) &^ 0o111
 		if c.After.Exec {
-			mode |= mode >> 2 & 0o111 // for who may read it
+			mode |= mode >> 2 & 0o111 // for everybody who may read it
 		}
 		if err := (intake.Into{Root: w.root, Any: true}).File(fresh(i), mode, writing(c.After.Data)); err != nil {
 			return fmt.Errorf("write %s: %w", c.Name, err)
@@ -175,7 +175,7 @@ func (w *swap) run(changes []Change) (err error) {
 		if err := w.move(c.Name, old); err != nil {
 			return err
 		}
-		// Somebody may have changed it since it was compared.
+		// Somebody may have changed the file since it was compared.
 		if was, err := stateOf(w.root, old); err != nil || !was.equal(c.Before) {
 			return errors.Join(err, fmt.Errorf("%s: has changed here since it was sent", c.Name))
 		}
@@ -201,7 +201,7 @@ func (w *swap) run(changes []Change) (err error) {
 	return nil
 }
 
-// move moves a file where none is.
+// move moves a file to a name that must not exist yet.
 func (w *swap) move(from, to string) error {
 	from, to = filepath.FromSlash(from), filepath.FromSlash(to)
 	err := w.root.MkdirAll(filepath.Dir(to), 0o755)
@@ -218,15 +218,15 @@ func (w *swap) move(from, to string) error {
 	return err
 }
 
-// prune removes the directories above a name that are empty.
+// prune removes the empty directories above a name.
 func (w *swap) prune(name string) {
 	for dir := filepath.Dir(filepath.FromSlash(name)); dir != "." && w.root.Remove(dir) == nil; dir = filepath.Dir(dir) {
 	}
 }
 
-// state returns what is where a change is to be made; nil if no file is. A directory is none:
-// it goes if it is empty then. Nor is anything below a file, which may be one that the changes
-// remove.
+// state returns the present state of the file to change, or nil if there is no file. A directory counts
+// as no file: it is removed if it is empty by then. A name below a file counts as no file if the change
+// removes it, or if the changes remove that file.
 func state(into intake.Into, c Change, changes []Change) (*State, error) {
 	if why := Unsafe(c.Name); why != "" {
 		return nil, errors.New(why)

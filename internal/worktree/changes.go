@@ -21,10 +21,10 @@ import (
 	"linus/internal/intake"
 )
 
-// bounds are those of an archive of a VM.
+// bounds limit an archive from a VM.
 type bounds struct {
 	files int
-	bytes int64 // of their contents, which may be more than was sent of them
+	bytes int64 // of the contents, which may be more than was sent
 }
 
 var changed = bounds{files: 2 * MaxFiles, bytes: 128<<20 + 2*MaxIndex}
@@ -32,17 +32,17 @@ var changed = bounds{files: 2 * MaxFiles, bytes: 128<<20 + 2*MaxIndex}
 // Change is what a command has done to one file.
 type Change struct {
 	Name          string // with slashes, local to the tree
-	Before, After *State // nil: there is none
-	Left          string // why it cannot be made, nor shown; empty: it can
+	Before, After *State // nil: no file
+	Left          string // why the change can be neither made nor shown; empty: it can
 }
 
-// State is a file's content.
+// State is the state of a file.
 type State struct {
 	Data []byte
-	Exec bool   // it may be executed
-	Link string // of a symbolic link, what it points to
+	Exec bool   // it is executable
+	Link string // target of a symbolic link
 
-	sum string // of a content that is not here
+	sum string // of a content that is not in Data
 }
 
 func (s *State) equal(other *State) bool {
@@ -52,7 +52,7 @@ func (s *State) equal(other *State) bool {
 	return s.Exec == other.Exec && s.Link == other.Link && s.content() == other.content()
 }
 
-// content is the sha256 of the content, as an index has it.
+// content returns the sha256 of the content, as in an index.
 func (s *State) content() string {
 	if s.sum != "" {
 		return s.sum
@@ -60,8 +60,8 @@ func (s *State) content() string {
 	return sum(s.Data)
 }
 
-// ReadChanges reads an archive that a VM has made after a command (scripts/guest/run-tree.sh)
-// and returns what differs from what was sent, by name. Nothing of it is trusted.
+// ReadChanges reads the archive that a VM has made after a command (scripts/guest/run-tree.sh) and
+// returns the differences from what was sent, by name. It trusts nothing in the archive.
 func ReadChanges(archive io.Reader) ([]Change, error) { return readChanges(archive, changed) }
 
 func readChanges(archive io.Reader, most bounds) ([]Change, error) {
@@ -94,7 +94,7 @@ func readChanges(archive io.Reader, most bounds) ([]Change, error) {
 			changes[c.Name] = c
 		}
 	}
-	// What cannot be seen there is not gone.
+	// A file that cannot be seen there is not removed.
 	for name, c := range changes {
 		for dir := path.Dir(name); dir != "." && dir != "/"; dir = path.Dir(dir) {
 			if above := changes[dir]; above.Left != "" && c.After == nil && c.Left == "" {
@@ -106,8 +106,8 @@ func readChanges(archive io.Reader, most bounds) ([]Change, error) {
 	return slices.SortedFunc(maps.Values(changes), func(a, b Change) int { return strings.Compare(a.Name, b.Name) }), nil
 }
 
-// sentState is a file that was sent, by its entry in the index; its content is there unless
-// it was too large.
+// sentState returns the state of a file that was sent, from its entry in the index. It has the content
+// unless that was too large.
 func sentState(entry string, base *State) (*State, error) {
 	kind, hash, _ := strings.Cut(entry, ":")
 	switch {
@@ -122,7 +122,7 @@ func sentState(entry string, base *State) (*State, error) {
 	return nil, errors.New("is a link, and not the one that was sent")
 }
 
-// readArchive reads tar and gzip: neither names nor sizes are trusted.
+// readArchive reads a gzipped tar archive. It trusts neither names nor sizes.
 func readArchive(from io.Reader, most bounds) (files map[string]*State, err error) {
 	broken := func(err error) error { return fmt.Errorf("what the VM sent of the tree cannot be read: %w", err) }
 	zip, err := gzip.NewReader(from)
@@ -132,7 +132,7 @@ func readArchive(from io.Reader, most bounds) (files map[string]*State, err erro
 	files = map[string]*State{}
 	tooMuch := fmt.Errorf("what the VM sent of the tree is more than %d MB, or %d files", most.bytes>>20, most.files)
 	room := most.bytes
-	limited := &io.LimitedReader{R: zip, N: 2*most.bytes + 1<<20} // with what is skipped, and all that stands between the contents
+	limited := &io.LimitedReader{R: zip, N: 2*most.bytes + 1<<20} // includes what is skipped or lies between contents
 	r := tar.NewReader(limited)
 	for entries := 0; ; entries++ {
 		h, err := r.Next()
@@ -162,8 +162,7 @@ func readArchive(from io.Reader, most bounds) (files map[string]*State, err erro
 	}
 }
 
-// Unsafe says why a name that a VM sent must not be written in a tree; "" for one that
-// may.
+// Unsafe returns why a name that a VM sent must not be written in a tree, or "" if it may.
 func Unsafe(name string) string {
 	if !utf8.ValidString(name) || strings.ContainsFunc(name, unicode.IsControl) {
 		return "is not a text that can be shown"
@@ -174,7 +173,7 @@ func Unsafe(name string) string {
 	return ""
 }
 
-// Ours leaves out of changes files that are new and that git ignores in the tree.
+// Ours returns changes without new files that git ignores in the tree.
 func (t Tree) Ours(ctx context.Context, changes []Change) ([]Change, error) {
 	var added []string
 	for _, c := range changes {
@@ -186,7 +185,7 @@ func (t Tree) Ours(ctx context.Context, changes []Change) ([]Change, error) {
 	return slices.DeleteFunc(slices.Clone(changes), func(c Change) bool { return c.Before == nil && ignored[c.Name] }), err
 }
 
-// Diff shows a change as a patch, as git apply and patch -p1 take it.
+// Diff returns a change as a patch for git apply and patch -p1.
 func (c Change) Diff() []byte {
 	before, after := "a/"+c.Name, "b/"+c.Name
 	var b bytes.Buffer
@@ -223,7 +222,7 @@ func (c Change) Diff() []byte {
 		}
 		return b.Bytes()
 	}
-	_, patch, _ := bytes.Cut(diff.Diff(before, was, after, is), []byte("\n")) // its first line is not git's
+	_, patch, _ := bytes.Cut(diff.Diff(before, was, after, is), []byte("\n")) // the first line is not in git's format
 	b.Write(patch)
 	return b.Bytes()
 }

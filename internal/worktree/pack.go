@@ -22,20 +22,19 @@ const (
 	MaxBytes   = 512 << 20 // of all files
 	MaxPacked  = 60 << 20  // of what is sent, compressed
 	MaxIndex   = 16 << 20
-	largestOne = 3 // how many are named of a tree that is too large
+	largestOne = 3 // how many files the error about a tree that is too large names
 )
 
-// Packed is a tree as it is sent to where an older state of it is.
+// Packed is what to send to a copy with an older state of the tree.
 type Packed struct {
-	Archive []byte // tar and gzip: the files that are new there, or have changed
-	Gone    []byte // names of files that are no longer part of it, NUL-terminated
-	Index   []byte // what the tree consists of, for the next Pack
+	Archive []byte // tar and gzip: the files that are new there or have changed
+	Gone    []byte // names of files that are no longer in the tree, NUL-terminated
+	Index   []byte // of the whole tree, for the next Pack
 	Files   int    // of the whole tree
 	Sent    int    // files in the archive
 }
 
-// Pack compares a tree with the index of the state that is there (nil: nothing is) and
-// packs what differs.
+// Pack compares a tree with the index of a copy's state (nil: there is no copy) and packs what differs.
 func (t Tree) Pack(ctx context.Context, held []byte) (Packed, error) {
 	list, err := t.files(ctx)
 	if err != nil {
@@ -55,7 +54,7 @@ func (t Tree) Pack(ctx context.Context, held []byte) (Packed, error) {
 		}
 		h, data, err := t.read(f)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // since it was listed
+			continue // removed since it was listed
 		}
 		if err != nil {
 			return Packed{}, err
@@ -106,7 +105,7 @@ func bounded(list []file) error {
 	return nil
 }
 
-// tooLarge is the error of a tree that is too large, with its largest files.
+// tooLarge returns an error that names the largest files of a tree that is too large.
 func tooLarge(list []file, why string) error {
 	list = slices.Clone(list)
 	slices.SortFunc(list, func(a, b file) int { return int(min(max(b.info.Size()-a.info.Size(), -1), 1)) })
@@ -131,19 +130,19 @@ func (t Tree) read(f file) (*tar.Header, []byte, error) {
 	return h, data, err
 }
 
-// entryOf says what a file is, but not its name: one line of an index.
+// entryOf returns a file's entry in an index, without its name.
 func entryOf(h *tar.Header, data []byte) string {
 	return fmt.Sprintf("%c%o:%s", h.Typeflag, h.Mode, sum([]byte(h.Linkname), data))
 }
 
-// sum is the sha256 of a content, in hex.
+// sum returns the sha256 of a content, in hex.
 func sum(parts ...[]byte) string {
 	hash := sha256.Sum256(slices.Concat(parts...))
 	return hex.EncodeToString(hash[:])
 }
 
-// parseIndex returns what an index says, by name. It comes from a VM: what is no index
-// says nothing, and a wrong one makes that VM's own tree wrong.
+// parseIndex returns the entries of an index by name. The index comes from a VM: invalid entries are
+// skipped, and a wrong index makes only that VM's own tree wrong.
 func parseIndex(index []byte) map[string]string {
 	there := map[string]string{}
 	for line := range strings.SplitSeq(string(index), "\x00") {

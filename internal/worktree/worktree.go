@@ -1,7 +1,6 @@
-// Package worktree is the tree of files that a person stands in, as it is sent to a VM
-// and as what a VM has made of it is taken back: which files it has, what of them has
-// changed since they were sent, a diff, and how a change gets into the tree. What comes
-// back is hostile. It knows nothing of VMs, jobs and engines.
+// Package worktree handles the tree of files that a person works in, as it is sent to a VM and as the VM's
+// changes come back: which files are in it, which have changed since they were sent, a diff, and how changes
+// get into the tree. What comes back is hostile. The package knows nothing of VMs, jobs and engines.
 package worktree
 
 import (
@@ -23,13 +22,13 @@ import (
 // Tree is a tree of files.
 type Tree struct {
 	Root string // absolute
-	Sub  string // the directory of it that was asked for, with slashes; empty: the root itself
+	Sub  string // the requested directory in it, with slashes; empty: the root itself
 	Git  bool   // git says which files are part of it
-	Name string // of letters, digits, dots and dashes: the same for the same directory, and for no other one
+	Name string // of letters, digits, dashes and underscores; unique to the directory
 }
 
-// Find returns the tree that a directory is in: the whole of git's, or the directory
-// alone where there is no git. A home directory and the root of a machine are none.
+// Find returns the tree that a directory is in: git's whole work tree or, without git, only the
+// directory. It refuses a home directory and the root of a machine.
 func Find(ctx context.Context, dir string) (Tree, error) {
 	dir, err := filepath.Abs(dir)
 	if err == nil {
@@ -66,7 +65,7 @@ func Find(ctx context.Context, dir string) (Tree, error) {
 	return t, nil
 }
 
-// name is a base name that says what is meant, and a hash that says which.
+// name returns a readable name for base, made unique by a hash of identity.
 func name(base, identity string) string {
 	plain := strings.Map(func(r rune) rune {
 		if r < 0x80 && (r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '-' || r == '_') {
@@ -78,7 +77,7 @@ func name(base, identity string) string {
 	return plain[:min(len(plain), 40)] + "-" + hex.EncodeToString(sum[:4])
 }
 
-// inGit reports whether a directory is in a tree of git's.
+// inGit reports whether a directory is in a work tree of git.
 func inGit(dir string) bool {
 	for {
 		if hasGit(dir) {
@@ -92,22 +91,22 @@ func inGit(dir string) bool {
 	}
 }
 
-// wanted are the variables of git's by which people say how a server is reached. The others are for
-// one repository: git sets them for hooks and aliases, and with them each git would be in that one,
-// and not where it is started.
+// wanted are the variables of git that say how a server is reached. Others are about one repository: git
+// sets them for hooks and aliases, and they would make each git here work on that repository, not on the
+// one in its directory.
 var wanted = []string{
 	"GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_PROXY_COMMAND", "GIT_ASKPASS", "GIT_TERMINAL_PROMPT", "GIT_ALLOW_PROTOCOL",
 	"GIT_SSL_CAINFO", "GIT_SSL_CAPATH", "GIT_SSL_CERT", "GIT_SSL_KEY", "GIT_SSL_NO_VERIFY", "GIT_HTTP_USER_AGENT",
 	"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM",
 }
 
-// unwanted reports whether a variable, as NAME=VALUE, is git's and not wanted.
+// unwanted reports whether a variable, NAME=VALUE, is one of git's that is not wanted.
 func unwanted(variable string) bool {
 	name, _, _ := strings.Cut(strings.ToUpper(variable), "=")
 	return strings.HasPrefix(name, "GIT_") && !slices.Contains(wanted, name)
 }
 
-// git runs git in a directory, with stdin, and returns what it prints.
+// git runs git in a directory, with stdin, and returns its output.
 func git(ctx context.Context, dir, stdin string, args ...string) ([]byte, error) {
 	cmd := exec.CommandContext(ctx, "git", args...)
 	var said bytes.Buffer
@@ -120,19 +119,19 @@ func git(ctx context.Context, dir, stdin string, args ...string) ([]byte, error)
 	return out, nil
 }
 
-// OfRepository is the tree that Clone will make of a repository in a directory.
+// OfRepository returns the tree that Clone will make of a repository in a directory.
 func OfRepository(url, into string) Tree {
 	base := strings.TrimSuffix(path.Base(strings.TrimRight(filepath.ToSlash(url), "/")), ".git")
 	return Tree{Root: into, Git: true, Name: name(base, url) + ofRepository}
 }
 
-// ofRepository ends the name of a repository's tree, and of no directory's.
+// ofRepository is the suffix of the names of repositories' trees. No directory's tree has it.
 const ofRepository = "-repo"
 
 // IsRepository reports whether a name is that of a repository's tree.
 func IsRepository(name string) bool { return strings.HasSuffix(name, ofRepository) }
 
-// Locate returns a repository's URL, or where in the files here it is: from any directory.
+// Locate returns a repository's URL or, for local files, its absolute path.
 func Locate(url string) (string, error) {
 	if _, err := os.Stat(url); err != nil {
 		return url, nil
@@ -140,8 +139,8 @@ func Locate(url string) (string, error) {
 	return filepath.Abs(url)
 }
 
-// Clone fills the tree with a repository, as it is at a branch, a tag or a commit; "" is
-// what the repository says. The caller removes the tree's root.
+// Clone fetches a repository into the tree, at a branch, a tag or a commit; "" is the repository's
+// default. The caller removes the tree's root.
 func (t Tree) Clone(ctx context.Context, url, ref string) error {
 	if strings.HasPrefix(url, "-") || strings.HasPrefix(ref, "-") {
 		return errors.New("neither the URL of a repository nor a ref begins with -")
@@ -164,13 +163,13 @@ func (t Tree) Clone(ctx context.Context, url, ref string) error {
 	return nil
 }
 
-// fullRef is what a repository has of a name: a branch, then a tag, as the engine and git clone --branch
-// take it; git fetch would take the tag.
+// fullRef returns the full name of a repository's ref: a branch before a tag, like the engine and git
+// clone --branch. git fetch would choose the tag.
 func fullRef(ctx context.Context, dir, url, ref string) (string, error) {
 	switch {
 	case ref == "":
 		return "HEAD", nil
-	case len(ref) == 40 && strings.Trim(ref, "0123456789abcdef") == "", strings.HasPrefix(ref, "refs/"): // servers know whole hashes alone
+	case len(ref) == 40 && strings.Trim(ref, "0123456789abcdef") == "", strings.HasPrefix(ref, "refs/"): // servers only accept full hashes
 		return ref, nil
 	}
 	names := []string{"refs/heads/" + ref, "refs/tags/" + ref}
@@ -192,13 +191,13 @@ type file struct {
 	info fs.FileInfo
 }
 
-// files lists a tree: regular files and symbolic links, by name.
+// files lists a tree's regular files and symbolic links, sorted by name.
 func (t Tree) files(ctx context.Context) ([]file, error) {
 	var list []file
 	add := func(rel string) error {
 		info, err := os.Lstat(filepath.Join(t.Root, rel))
 		if errors.Is(err, fs.ErrNotExist) {
-			return nil // git has it, and it is removed here
+			return nil // git lists it, but it is removed here
 		}
 		if err == nil && (info.Mode().IsRegular() || info.Mode()&fs.ModeSymlink != 0) {
 			list = append(list, file{filepath.ToSlash(rel), info})
@@ -229,8 +228,8 @@ func (t Tree) files(ctx context.Context) ([]file, error) {
 	return list, err
 }
 
-// listed calls add for each file that git tracks or does not ignore, those of submodules
-// and of repositories in the tree included.
+// listed calls add for each file that git tracks or does not ignore, including those of submodules and of
+// repositories in the tree.
 func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error) error {
 	out, err := git(ctx, filepath.Join(t.Root, dir), "", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
 	if err != nil {
@@ -239,15 +238,15 @@ func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error
 	seen := map[string]bool{}
 	for name := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\x00") {
 		rel := filepath.Join(dir, filepath.FromSlash(name))
-		// One that is in conflict is listed for each side, and one whose directory has become
-		// a file or a link as if it were still there.
+		// git lists a file in conflict once for each side, and a file whose directory has become a file
+		// or a link as if it were still there.
 		if name == "" || name == "./" || seen[rel] || !t.within(filepath.ToSlash(rel)) {
 			continue
 		}
 		seen[rel] = true
 		info, err := os.Lstat(filepath.Join(t.Root, rel))
 		switch {
-		case err == nil && info.IsDir() && !hasGit(filepath.Join(t.Root, rel)): // a submodule that is not there
+		case err == nil && info.IsDir() && !hasGit(filepath.Join(t.Root, rel)): // a submodule that is not checked out
 		case err == nil && info.IsDir():
 			err = t.listed(ctx, rel, add)
 		default:
@@ -260,7 +259,7 @@ func (t Tree) listed(ctx context.Context, dir string, add func(rel string) error
 	return nil
 }
 
-// within reports whether what a name is below is a directory, and no link to one.
+// within reports whether everything above a name is a directory, and not a link to one.
 func (t Tree) within(name string) bool {
 	for dir := path.Dir(name); dir != "."; dir = path.Dir(dir) {
 		if info, err := os.Lstat(filepath.Join(t.Root, filepath.FromSlash(dir))); err == nil && !info.IsDir() {
@@ -275,8 +274,8 @@ func hasGit(dir string) bool {
 	return err == nil
 }
 
-// ignored returns those of some names that git ignores in the tree. Each repository of the
-// tree is asked about its own, and none about what is behind a link.
+// ignored returns which names git ignores in the tree. Each repository in the tree is asked about its own
+// files, and no repository about files behind a link.
 func (t Tree) ignored(ctx context.Context, names []string) (map[string]bool, error) {
 	ignored := map[string]bool{}
 	if !t.Git {
