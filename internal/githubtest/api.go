@@ -60,7 +60,7 @@ func (g *GitHub) job(r *run, j *Job) map[string]any {
 	}
 }
 
-// paged is a part of a list, as per_page and page say.
+// paged returns the part of a list that per_page and page select.
 func paged[T any](r *http.Request, all []T) []T {
 	per, _ := strconv.Atoi(r.URL.Query().Get("per_page"))
 	n, _ := strconv.Atoi(r.URL.Query().Get("page"))
@@ -86,7 +86,7 @@ func scope(r *http.Request) string {
 
 func (g *GitHub) listRuns(w http.ResponseWriter, r *http.Request) {
 	all := []any{}
-	for _, run := range slices.Backward(g.runs) { // the newest first
+	for _, run := range slices.Backward(g.runs) { // newest first
 		if run.of == of(r) && run.status() == r.URL.Query().Get("status") {
 			all = append(all, g.run(run))
 		}
@@ -222,7 +222,7 @@ func (g *GitHub) generate(w http.ResponseWriter, r *http.Request) {
 	one := &Runner{ID: g.id(), Name: asked.Name, Scope: scope(r), Labels: asked.Labels, secret: rand.Text()}
 	g.runners = append(g.runners, one)
 	g.change()
-	config, _ := json.Marshal(map[string]string{"url": g.URL, "secret": one.secret}) // of strings
+	config, _ := json.Marshal(map[string]string{"url": g.URL, "secret": one.secret}) // strings can always be encoded
 	w.WriteHeader(http.StatusCreated)
 	_ = json.NewEncoder(w).Encode(map[string]any{"runner": one.json(), "encoded_jit_config": base64.StdEncoding.EncodeToString(config)})
 }
@@ -250,7 +250,7 @@ func (g *GitHub) runner(r *http.Request) *Runner {
 	config, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	data, _ := base64.StdEncoding.DecodeString(config)
 	var c map[string]string
-	_ = json.Unmarshal(data, &c) // what is none has no secret
+	_ = json.Unmarshal(data, &c) // without one, no secret matches
 	for _, one := range g.runners {
 		if one.secret == c["secret"] && !one.removed {
 			return one
@@ -259,7 +259,7 @@ func (g *GitHub) runner(r *http.Request) *Runner {
 	return nil
 }
 
-// event is the payload of what has started a run: "Webhook events and payloads".
+// event returns the payload of the event that started a run: "Webhook events and payloads".
 func event(r *run) map[string]any {
 	if !r.fork {
 		return map[string]any{"ref": "refs/heads/main", "repository": repository(r.of)}
@@ -269,8 +269,8 @@ func event(r *run) map[string]any {
 	}}
 }
 
-// take waits until there is a job that the runner has all labels for, the oldest first, and returns
-// its ID, its repository and the event that has started it, each in a line.
+// take waits for a job for which the runner has all labels, the oldest first. It answers with the job's
+// ID, its repository and the event that started it, each on a line.
 func (g *GitHub) take(w http.ResponseWriter, r *http.Request) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -290,7 +290,7 @@ func (g *GitHub) take(w http.ResponseWriter, r *http.Request) {
 					g.change()
 					started := *j
 					g.hooks.Go(func() { g.tell("in_progress", run, started) })
-					event, _ := json.Marshal(event(run)) // of strings
+					event, _ := json.Marshal(event(run)) // strings can always be encoded
 					fmt.Fprintf(w, "%d\n%s\n%s\n", j.ID, run.of, event)
 					return
 				}
@@ -310,7 +310,7 @@ func (g *GitHub) wait(r *http.Request) {
 	g.mu.Lock()
 }
 
-// done ends a runner's job; its registration goes with it.
+// done ends a runner's job and removes its registration.
 func (g *GitHub) done(w http.ResponseWriter, r *http.Request) {
 	said, _ := io.ReadAll(io.LimitReader(r.Body, 1<<16))
 	g.mu.Lock()

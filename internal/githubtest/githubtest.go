@@ -1,10 +1,10 @@
 // Package githubtest stands in for GitHub Actions, as far as runners see it: the REST API of
-// repositories, organizations and Apps, webhooks, and the service that runners take jobs from. It
-// speaks the API as docs.github.com/rest describes it in version 2022-11-28 (the pages "Workflow
-// runs", "Workflow jobs", "Self-hosted runners", "Self-hosted runner groups", "GitHub Apps", "Best
-// practices for using the REST API", and "Webhook events and payloads"), and refuses what those say
-// is refused. What runners speak is not published: here they POST to /runner/take and /runner/done, which answers
-// "goes on" as long as it does.
+// repositories, organizations and Apps, webhooks, and the service that runners take jobs from. It speaks
+// the API as docs.github.com/rest describes it in version 2022-11-28 (the pages "Workflow runs",
+// "Workflow jobs", "Self-hosted runners", "Self-hosted runner groups", "GitHub Apps", "Best practices for
+// using the REST API", and "Webhook events and payloads"), and refuses what those pages say is refused.
+// The runners' protocol is not published: here runners POST to /runner/take and /runner/done, which
+// answers "goes on" while Stay keeps the job running.
 package githubtest
 
 import (
@@ -29,27 +29,27 @@ import (
 	"github.com/go-jose/go-jose/v4/jwt"
 )
 
-// What everybody here is known by.
+// Names and keys of everything in the service.
 const (
 	Owner        = "acme"
 	Token        = "ghp_the-token-that-no-vm-has"
 	App          = 4711
 	Installation = 42
 	GroupName    = "builders"
-	Group        = 7 // its ID; the default one is 1, and 2 is GitHub's own
+	Group        = 7 // its ID; 1 is the default group, 2 is GitHub's own
 )
 
-// GitHub is the service. Its fields are set before it is asked.
+// GitHub is the service. Set its fields before the first request.
 type GitHub struct {
 	URL    string         // of the API
 	AppKey *rsa.PublicKey // of the App
 
-	// Intercept may answer a request in the service's place.
+	// Intercept may answer a request instead of the service.
 	Intercept func(w http.ResponseWriter, r *http.Request) bool
 
 	mu       sync.Mutex
 	hook     string        // where webhooks go
-	secret   string        // that they are signed with
+	secret   string        // that signs them
 	changed  chan struct{} // closed at each change
 	next     int64
 	runs     []*run
@@ -68,14 +68,14 @@ type run struct {
 	jobs []*Job
 }
 
-// Job is one of a workflow.
+// Job is a job of a workflow.
 type Job struct {
 	ID       int64
 	Status   string // queued, in_progress, completed
 	Labels   []string
 	Runner   string // its name
 	Attempts int    // how often it was given to a runner
-	Said     string // by its runner, at its end
+	Said     string // by its runner, at the job's end
 
 	stays bool
 }
@@ -150,7 +150,7 @@ func (g *GitHub) handler() http.Handler {
 	})
 }
 
-// known reports whether a request has a key that is for it.
+// known reports whether a request has a valid key for its path.
 func (g *GitHub) known(r *http.Request) bool {
 	key, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 	if !strings.HasPrefix(r.URL.Path, "/app/") && !strings.HasSuffix(r.URL.Path, "/installation") {
@@ -165,7 +165,8 @@ func (g *GitHub) known(r *http.Request) bool {
 	return err == nil && c.Issuer == strconv.Itoa(App) && c.IssuedAt.Time().Before(time.Now()) && c.Expiry.Time().After(time.Now()) && time.Until(c.Expiry.Time()) <= 10*time.Minute
 }
 
-// Queue adds a run of a repository with one job for each list of labels, and returns their IDs.
+// Queue adds a run of a repository, with one job for each comma-separated list of labels, and returns the
+// jobs' IDs.
 func (g *GitHub) Queue(repository string, labels ...string) (ids []int64) {
 	return g.queue(repository, false, labels)
 }
@@ -192,21 +193,20 @@ func (g *GitHub) queue(repository string, fork bool, labels []string) (ids []int
 	return ids
 }
 
-// tell sends the webhook of a job.
 func (g *GitHub) tell(action string, r *run, j Job) {
 	body, _ := json.Marshal(map[string]any{"action": action, "workflow_job": g.job(r, &j), "repository": repository(r.of), "sender": map[string]any{"login": "octocat"}})
 	g.Deliver("workflow_job", fmt.Sprintf("%s-%d", action, j.ID), "", body)
 }
 
-// Tell has webhooks sent to an address from now on.
+// Tell sets the address and the secret of webhooks.
 func (g *GitHub) Tell(hook, secret string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.hook, g.secret = hook, secret
 }
 
-// Deliver sends a webhook that is signed with another secret, or with the right one if that is empty,
-// and returns what it was answered; 0: nothing.
+// Deliver sends a webhook, signed with secret or, if that is empty, the right one. It returns the status
+// of the answer, or 0 without an answer.
 func (g *GitHub) Deliver(event, id, secret string, body []byte) int {
 	g.mu.Lock()
 	hook := g.hook
@@ -233,7 +233,7 @@ func (g *GitHub) Deliver(event, id, secret string, body []byte) int {
 	return resp.StatusCode
 }
 
-// Runner is what a runner does: it takes a job once there is one that fits, or is done with it.
+// Runner acts as a runner: it takes a matching job once there is one, or ends its job (verb take or done).
 func (g *GitHub) Runner(ctx context.Context, config, verb string) error {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, g.URL+"/runner/"+verb, nil)
 	if err != nil {
@@ -251,13 +251,13 @@ func (g *GitHub) Runner(ctx context.Context, config, verb string) error {
 	return nil
 }
 
-// Start has a runner that is not of the queue take a job.
+// Start has a foreign runner take a job.
 func (g *GitHub) Start(id int64, runner string) { g.set(id, "in_progress", runner) }
 
-// Stay has a job go on until Let, though its runner is done with it.
+// Stay keeps a job running until Let, even after its runner has ended it.
 func (g *GitHub) Stay(id int64) { g.stay(id, true) }
 
-// Let ends what Stay says.
+// Let ends the effect of Stay.
 func (g *GitHub) Let(id int64) { g.stay(id, false) }
 
 func (g *GitHub) stay(id int64, stays bool) {
@@ -282,7 +282,7 @@ func (g *GitHub) set(id int64, status, runner string) {
 	g.tell(status, r, *j)
 }
 
-// Job returns what has become of a job.
+// Job returns the current state of a job.
 func (g *GitHub) Job(id int64) Job {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -290,7 +290,7 @@ func (g *GitHub) Job(id int64) Job {
 	return *j
 }
 
-// Runners returns those that are registered.
+// Runners returns the registered runners.
 func (g *GitHub) Runners() (all []Runner) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -302,7 +302,7 @@ func (g *GitHub) Runners() (all []Runner) {
 	return all
 }
 
-// Requests returns those for paths with this text, as "GET /path".
+// Requests returns the requests whose "METHOD /path" contains text.
 func (g *GitHub) Requests(text string) (some []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -314,14 +314,14 @@ func (g *GitHub) Requests(text string) (some []string) {
 	return some
 }
 
-// Refused returns the requests of a client that is mistaken.
+// Refused returns the requests that a correct client would not have made.
 func (g *GitHub) Refused() []string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return slices.Clone(g.refused)
 }
 
-// Revoke makes the tokens of installations that were given out invalid.
+// Revoke invalidates all tokens of installations.
 func (g *GitHub) Revoke() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -349,7 +349,7 @@ func (g *GitHub) find(id int64) (*run, *Job) {
 	panic(fmt.Sprintf("githubtest: no job %d", id))
 }
 
-// fail refuses a request. Those of a client that is mistaken are kept.
+// fail refuses a request. It records requests that a correct client would not make.
 func (g *GitHub) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
 	if code != http.StatusConflict && code != http.StatusUnprocessableEntity && code != http.StatusUnauthorized {
 		g.refused = append(g.refused, fmt.Sprintf("%s %s: %d %s", r.Method, r.URL.Path, code, why))
@@ -359,9 +359,9 @@ func (g *GitHub) fail(w http.ResponseWriter, r *http.Request, code int, why stri
 	_ = json.NewEncoder(w).Encode(map[string]any{"message": why, "documentation_url": "https://docs.github.com/rest", "status": strconv.Itoa(code)})
 }
 
-// answer answers a GET, with 304 where the client knows it already.
+// answer answers a GET, with 304 if the client has the current answer.
 func answer(w http.ResponseWriter, r *http.Request, v any) {
-	body, _ := json.Marshal(v) // maps of ours always can be
+	body, _ := json.Marshal(v) // our maps can always be encoded
 	sum := sha256.Sum256(body)
 	etag := `W/"` + hex.EncodeToString(sum[:]) + `"`
 	w.Header().Set("ETag", etag)
