@@ -1,7 +1,7 @@
-// Package forgetest stands in for a Forgejo 15 and a Gitea 1.25 whose workflows have jobs that wait:
-// the parts of their APIs by which runners are registered, listed and removed and jobs are found, and
-// of the runners' protocol by which a runner takes a job and ends it. Paths, statuses and fields are
-// those of Forgejo's routers/api/v1/{admin,org,repo}/runners.go, routers/api/v1/shared/runners.go and
+// Package forgetest stands in for a Forgejo 15 and a Gitea 1.25 with waiting jobs of workflows: the parts
+// of their APIs that register, list and remove runners and list jobs, and the part of the runners'
+// protocol that takes and ends a job. Paths, statuses and fields are those of Forgejo's
+// routers/api/v1/{admin,org,repo}/runners.go, routers/api/v1/shared/runners.go and
 // modules/structs/action.go, of Gitea's routers/api/v1/shared/{action,runners}.go and
 // routers/api/actions/runner/runner.go, and of runner.v1's messages as JSON.
 package forgetest
@@ -26,7 +26,7 @@ import (
 // Token authorizes requests of the API.
 const Token = "the-api-token-that-no-vm-has"
 
-// Repository is whose jobs they are.
+// Repository is the repository of all jobs.
 const Repository = "acme/app"
 
 // Server is a forge.
@@ -38,26 +38,26 @@ type Server struct {
 	mu      sync.Mutex
 	jobs    []*Job
 	runners []*Runner
-	made    int // runners and jobs, for their IDs
+	made    int // number of runners and jobs, for their IDs
 	refused []string
-	broken  http.HandlerFunc // answers instead, until it is nil
+	broken  http.HandlerFunc // answers instead of the server; nil: the server answers
 	version string           // of Gitea
 }
 
-// Job is a workflow's job.
+// Job is a job of a workflow.
 type Job struct {
 	ID     int64
 	Name   string
 	Labels []string
 	Status string // waiting, running, success
 	By     string // the runner that has it, or had it
-	Taken  int    // how often
-	Said   string // by its runner, at its end
+	Taken  int    // how often it was taken
+	Said   string // by its runner, at the job's end
 
-	stays bool // it does not end until Finish
+	stays bool // it runs until Finish
 }
 
-// Runner is one that is registered.
+// Runner is a registered runner.
 type Runner struct {
 	ID                int64
 	UUID, Token, Name string
@@ -66,7 +66,7 @@ type Runner struct {
 	job               *Job
 }
 
-// New starts a Forgejo, or a Gitea.
+// New starts a Forgejo or a Gitea.
 func New(t testing.TB, gitea bool) *Server {
 	t.Helper()
 	s := &Server{gitea: gitea, version: "1.25.2"}
@@ -105,7 +105,7 @@ func New(t testing.TB, gitea bool) *Server {
 	return s
 }
 
-// Add has a job wait, and returns its ID.
+// Add adds a waiting job, and returns its ID.
 func (s *Server) Add(name string, labels ...string) int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -114,14 +114,14 @@ func (s *Server) Add(name string, labels ...string) int64 {
 	return int64(s.made)
 }
 
-// AddLong is Add for one that ends with Finish.
+// AddLong is Add for a job that runs until Finish.
 func (s *Server) AddLong(name string, labels ...string) int64 {
 	id := s.Add(name, labels...)
 	s.change(id, func(j *Job) { j.stays = true })
 	return id
 }
 
-// Finish has a long job end.
+// Finish lets a long job end.
 func (s *Server) Finish(id int64) { s.change(id, func(j *Job) { j.stays = false }) }
 
 func (s *Server) change(id int64, how func(*Job)) {
@@ -134,7 +134,7 @@ func (s *Server) change(id int64, how func(*Job)) {
 	}
 }
 
-// Job returns what has become of a job.
+// Job returns the current state of a job.
 func (s *Server) Job(id int64) Job {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -146,10 +146,10 @@ func (s *Server) Job(id int64) Job {
 	return Job{}
 }
 
-// End takes a job away, as when it is cancelled.
+// End ends a job without a runner, as when it is cancelled.
 func (s *Server) End(id int64) { s.change(id, func(j *Job) { j.Status = "cancelled" }) }
 
-// Runners returns those that are registered.
+// Runners returns the registered runners.
 func (s *Server) Runners() (all []Runner) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,32 +159,32 @@ func (s *Server) Runners() (all []Runner) {
 	return all
 }
 
-// Refused returns the requests that no server would have answered.
+// Refused returns the requests that a correct client would not have made.
 func (s *Server) Refused() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.refused)
 }
 
-// Mend ends a Break from within its answer.
+// Mend ends a Break. It may only be called by Break's handler.
 func (s *Server) Mend() { s.broken = nil }
 
-// Break has the server answer in another way, until it is called with nil.
+// Break has with answer all requests; nil ends that.
 func (s *Server) Break(with http.HandlerFunc) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.broken = with
 }
 
-// Age makes it another version of Gitea: 1.24 does not list jobs, and before it the API had no runners,
-// nor were there any for one job.
+// Age sets Gitea's version: 1.24 does not list jobs, and earlier versions have neither an API for runners
+// nor runners for one job.
 func (s *Server) Age(version string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.version = version
 }
 
-// Event is the webhook that tells of a job, signed with a secret.
+// Event returns the webhook about a job, signed with a secret.
 func (s *Server) Event(t testing.TB, id int64, action, delivery, secret string) *http.Request {
 	t.Helper()
 	s.mu.Lock()
@@ -210,10 +210,10 @@ func (s *Server) of(handle http.HandlerFunc) http.HandlerFunc {
 	}
 }
 
-// since is what a Gitea has from a version on.
+// since returns a handler for an endpoint that Gitea has since a version.
 func (s *Server) since(version string, handle http.HandlerFunc) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		if s.gitea && s.version < version { // of those there are here
+		if s.gitea && s.version < version { // correct for the versions used here
 			http.NotFound(w, r)
 			return
 		}
@@ -300,7 +300,7 @@ func (s *Server) giteaRegister(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) forgejoJobs(w http.ResponseWriter, _ *http.Request) {
-	var all []map[string]any // null, if there are none
+	var all []map[string]any // null if there are none
 	for _, j := range slices.Backward(s.jobs) {
 		if j.Status == "waiting" || j.Status == "running" {
 			all = append(all, map[string]any{
@@ -335,7 +335,7 @@ func (s *Server) giteaJobs(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{"jobs": page(r, all), "total_count": len(all)})
 }
 
-// runner is whose a request of a runner is.
+// runner returns the runner that made a request.
 func (s *Server) runner(w http.ResponseWriter, r *http.Request) *Runner {
 	at := slices.IndexFunc(s.runners, func(is *Runner) bool {
 		return is.UUID == r.Header.Get("X-Runner-Uuid") && is.Token == r.Header.Get("X-Runner-Token")
@@ -347,7 +347,7 @@ func (s *Server) runner(w http.ResponseWriter, r *http.Request) *Runner {
 	return s.runners[at]
 }
 
-// fetch gives a runner a job with labels of its, and by its handle that job alone.
+// fetch gives a runner a job with matching labels or, by its handle, only that job.
 func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	is := s.runner(w, r)
 	if is == nil {
@@ -355,9 +355,9 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	}
 	var o struct {
 		Handle string
-		Labels []string // of Forgejo's runner, which declares them
+		Labels []string // Forgejo's runner declares them
 	}
-	_ = json.NewDecoder(r.Body).Decode(&o) // nothing asks for nothing
+	_ = json.NewDecoder(r.Body).Decode(&o) // an empty body asks for nothing
 	labels := append(slices.Clone(is.Labels), o.Labels...)
 	for _, j := range s.jobs {
 		fits := !slices.ContainsFunc(j.Labels, func(l string) bool { return !slices.Contains(labels, l) })
@@ -372,7 +372,7 @@ func (s *Server) fetch(w http.ResponseWriter, r *http.Request) {
 	answer(w, 200, map[string]any{})
 }
 
-// update ends a runner's job, and with it the runner.
+// update ends a runner's job, and removes an ephemeral runner.
 func (s *Server) update(w http.ResponseWriter, r *http.Request) {
 	is := s.runner(w, r)
 	if is == nil {
