@@ -1,5 +1,5 @@
-// Package gittest makes git servers for tests: a repository that git's own programs serve over
-// HTTPS, with large files beside it, and over SSH by a real sshd.
+// Package gittest makes git servers for tests: git's own programs serve a repository over HTTPS, together
+// with large files, and a real sshd serves it over SSH.
 package gittest
 
 import (
@@ -27,23 +27,23 @@ import (
 	"golang.org/x/crypto/ssh"
 )
 
-// Repository is one of a server's, srv/app.git, with a commit of a.txt on main.
+// Repository is a repository of a server, srv/app.git, with a commit of a.txt on main.
 type Repository struct {
-	Dir  string // holds all of it
-	Bare string // the server's
-	Work string // somebody's clone
-	// Large serves each large file in place of the server itself; nil: it does.
+	Dir  string // contains everything
+	Bare string // the server's repository
+	Work string // a clone
+	// Large answers requests for large files; nil: the server does.
 	Large func(w http.ResponseWriter, r *http.Request, data []byte)
-	// Elsewhere is the site that is said to have the large files; empty: the server itself.
+	// Elsewhere is the site that supposedly has the large files; empty: the server itself.
 	Elsewhere string
 
 	t  testing.TB
 	mu sync.Mutex
-	// large are the large files, by their hashes.
+	// large are the large files, by hash.
 	large map[string][]byte
 }
 
-// New makes a repository that goes with the test.
+// New makes a repository that is removed with the test.
 func New(t testing.TB) *Repository {
 	t.Helper()
 	dir := t.TempDir()
@@ -56,11 +56,11 @@ func New(t testing.TB) *Repository {
 	return r
 }
 
-// Git runs git in a directory as people do, and returns what it says.
+// Git runs git in a directory as a person would, and returns its output.
 func (r *Repository) Git(dir string, args ...string) string {
 	r.t.Helper()
 	cmd := exec.CommandContext(r.t.Context(), "git", append([]string{"-C", dir, "-c", "user.name=t", "-c", "user.email=t@example", "-c", "protocol.file.allow=always"}, args...)...)
-	cmd.Env = slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "GIT_") }) // of a hook that runs tests
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(line string) bool { return strings.HasPrefix(line, "GIT_") }) // set by a hook that runs tests
 	cmd.Env = append(cmd.Env, "GIT_CONFIG_NOSYSTEM=1", "HOME="+r.Dir)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -69,7 +69,7 @@ func (r *Repository) Git(dir string, args ...string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Commit makes a commit of a file, and returns it.
+// Commit commits a file, and returns the commit.
 func (r *Repository) Commit(dir, file, text string) string {
 	r.t.Helper()
 	if err := os.WriteFile(filepath.Join(dir, file), []byte(text), 0o600); err != nil {
@@ -80,7 +80,7 @@ func (r *Repository) Commit(dir, file, text string) string {
 	return r.Git(dir, "rev-parse", "HEAD")
 }
 
-// Pointer keeps a large file at the server, and returns what git has in place of it.
+// Pointer stores a large file on the server, and returns the pointer for git.
 func (r *Repository) Pointer(data []byte) string {
 	sum := sha256.Sum256(data)
 	oid := hex.EncodeToString(sum[:])
@@ -93,7 +93,7 @@ func (r *Repository) Pointer(data []byte) string {
 	return fmt.Sprintf("version https://git-lfs.github.com/spec/v1\noid sha256:%s\nsize %d\n", oid, len(data))
 }
 
-// batch says where large files are, as a server of Git LFS does.
+// batch answers where large files are, like a Git LFS server.
 func (r *Repository) batch(w http.ResponseWriter, req *http.Request) {
 	type link struct {
 		Href string `json:"href"`
@@ -126,7 +126,7 @@ func (r *Repository) batch(w http.ResponseWriter, req *http.Request) {
 	_ = json.NewEncoder(w).Encode(map[string]any{"transfer": "basic", "objects": asked.Objects})
 }
 
-// HTTP serves what is beside the repository, by git's own program, and its large files.
+// HTTP serves the repository by git's own program, and its large files.
 func (r *Repository) HTTP() http.Handler {
 	r.t.Helper()
 	all := http.NewServeMux()
@@ -153,7 +153,7 @@ func (r *Repository) backend() http.Handler {
 	}
 }
 
-// Behind asks who comes to a site for a password.
+// Behind protects a site with a password.
 func Behind(password string, site http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if _, given, _ := r.BasicAuth(); given != password {
@@ -165,7 +165,7 @@ func Behind(password string, site http.Handler) http.Handler {
 	})
 }
 
-// Key returns a new private key for SSH, and as PEM.
+// Key returns a new private key for SSH, also as PEM.
 func Key(t testing.TB) (ssh.Signer, []byte) {
 	t.Helper()
 	_, private, err := ed25519.GenerateKey(rand.Reader)
@@ -183,8 +183,8 @@ func Key(t testing.TB) (ssh.Signer, []byte) {
 	return signer, pem.EncodeToMemory(block)
 }
 
-// SSH serves the repository to root with a key, by a real sshd at a port of 127.0.0.1, and returns the
-// port and the host's key as in known_hosts. It skips the test where that cannot be.
+// SSH serves the repository by a real sshd, as root, at a port of 127.0.0.1, for a client's key. It returns
+// the port, and the host's key in the form of known_hosts. It skips the test if sshd cannot be started.
 func (r *Repository) SSH(user ssh.PublicKey) (port, hostKey string) {
 	r.t.Helper()
 	sshd, err := exec.LookPath("sshd")
