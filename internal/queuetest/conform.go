@@ -14,29 +14,28 @@ import (
 	"linus/internal/job"
 )
 
-// Service is a stand-in for a queue's service, as Conforms steers it.
+// Service is a stand-in for a queue's service, under the control of Conforms.
 type Service struct {
-	// Connect returns a queue of the service, as a dispatcher of that name has it when it starts.
+	// Connect returns a queue of the service for a starting dispatcher with that name.
 	Connect func(name string) dispatch.Queue
-	// Add has so many pieces of work wait.
+	// Add adds n pieces of waiting work.
 	Add func(n int)
-	// Run is what the VM of a session runs with its secret, until that is done. It returns the task's
-	// exit code.
+	// Run is what a session's VM runs with its secret, until ctx ends. It returns the task's exit code.
 	Run func(ctx context.Context, vm VM) int
 	// Done returns how often each piece of work was done.
 	Done func() []int
-	// Left returns what is left in the service of work that is done, and of sessions: runners,
-	// claims. It may wait for what goes by itself.
+	// Left returns what remains in the service of finished work and sessions, such as runners and claims.
+	// It may wait for what disappears by itself.
 	Left func() []string
-	// Nonsense has the service's next n answers be nonsense. Nil: there is nothing to try.
+	// Nonsense makes the service's next n answers nonsense. Nil: there is nothing to test.
 	Nonsense func(n int)
 }
 
-// Conforms tests that a queue keeps dispatch.Queue's contract, by a new service for each test:
-// whatever ends in the middle, each piece of work is done once, and nothing is left behind.
+// Conforms tests that a queue keeps the contract of dispatch.Queue, with a new service for each test:
+// whatever dies in the middle, each piece of work is done once, and nothing is left behind.
 func Conforms(t *testing.T, start func(t *testing.T) Service) {
 	t.Helper()
-	var all sync.WaitGroup // they wait most of the time: all at once, however few processors there are
+	var all sync.WaitGroup // they mostly wait, so all run at once, even on few processors
 	defer all.Wait()
 	at := func(name string, test func(t *testing.T)) { all.Go(func() { t.Run(name, test) }) }
 	for _, tt := range []struct {
@@ -122,8 +121,8 @@ type stage struct {
 	engine *Engine
 	named  string
 	queue  string
-	pause  time.Duration // between looks, and twice that after what has failed
-	again  bool          // a dispatcher that fails is started again
+	pause  time.Duration // between polls, and half the cool-down
+	again  bool          // a failed dispatcher is restarted
 }
 
 func newStage(t *testing.T, s Service) *stage {
@@ -132,7 +131,7 @@ func newStage(t *testing.T, s Service) *stage {
 	return &stage{Service: s, t: t, engine: e, named: "here", queue: "one", pause: 20 * time.Millisecond}
 }
 
-// all waits until each of n pieces of work was done, once, and nothing is left.
+// all waits until each of n pieces of work was done once and nothing is left.
 func (s *stage) all(t *testing.T, n int) {
 	t.Helper()
 	done := func() bool { return len(s.Done()) == n && !slices.Contains(s.Done(), 0) }
@@ -155,10 +154,10 @@ func (s *stage) all(t *testing.T, n int) {
 	}
 }
 
-// fail says where a dispatcher's calls fail, and how often; or where it is killed, once.
+// fail says which calls of a dispatcher fail and how often, or at which call it is killed.
 type fail struct {
 	at    string
-	after bool // what the call does is done
+	after bool // fails after the call has had its effect
 	kills bool
 	times int
 }
@@ -170,7 +169,7 @@ type killed struct {
 	ended  chan struct{}
 }
 
-// now kills it.
+// now kills the dispatcher, and waits for its end.
 func (k killed) now() {
 	k.mortal.kill()
 	k.stop()
@@ -186,7 +185,8 @@ func (k killed) wait(t *testing.T) {
 	}
 }
 
-// dispatch starts a dispatcher. One that is killed has no effect any more; once one was, it is well.
+// dispatch starts a dispatcher. A killed dispatcher has no effect any more. f is reset, so that a later
+// dispatcher does not fail.
 func (s *stage) dispatch(f *fail) killed {
 	ctx, stop := context.WithCancel(s.t.Context())
 	m := &mortal{fail: *f, engine: s.engine, queue: s.Connect(s.named), dead: make(chan struct{}), stop: stop}
@@ -207,7 +207,7 @@ func (s *stage) dispatch(f *fail) killed {
 	return k
 }
 
-// mortal is a queue and an engine to a dispatcher that may be killed.
+// mortal is the queue and the engine of a dispatcher that may be killed.
 type mortal struct {
 	fail
 
@@ -224,7 +224,8 @@ var errFault = errors.New("a fault that is made")
 
 func (m *mortal) kill() { m.once.Do(func() { close(m.dead) }) }
 
-// step is before or after a call.
+// step is called before and after each call. It fails or kills as m.fail says, and fails if the
+// dispatcher is dead.
 func (m *mortal) step(call string, after bool) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -246,7 +247,7 @@ func (m *mortal) step(call string, after bool) error {
 	}
 }
 
-// through makes a call, unless it fails or has no effect any more.
+// through makes a call, unless it is to fail or the dispatcher is dead.
 func through[T any](m *mortal, call string, do func() (T, error)) (T, error) {
 	if err := m.step(call, false); err != nil {
 		var none T
@@ -259,7 +260,7 @@ func through[T any](m *mortal, call string, do func() (T, error)) (T, error) {
 	return got, err
 }
 
-// asks makes a call of the engine. If that is killed meanwhile, the answer is lost.
+// asks makes a call of the engine. If the engine is killed meanwhile, the answer is lost.
 func asks[T any](m *mortal, call string, do func() (T, error)) (T, error) {
 	return through(m, call, func() (none T, err error) {
 		life, err := m.engine.reached()
@@ -319,7 +320,7 @@ func (m *mortal) Watch(ctx context.Context, id string, after int64) (events []jo
 		return j, err
 	})
 	select {
-	case <-m.dead: // it waits for nothing
+	case <-m.dead: // it no longer waits
 		return nil, j, job.ErrNotFound
 	default:
 		return events, j, err

@@ -18,19 +18,18 @@ import (
 	"linus/internal/job"
 )
 
-// Engine is one whose VMs are functions here: what a session's VM runs once it has its secret.
+// Engine is an engine whose VMs run a Go function.
 type Engine struct {
-	// Run is what a VM runs once it has its secret, until its end, or that of ctx. It returns the
-	// task's exit code.
+	// Run is what a VM runs once it has its secret, until ctx ends. It returns the task's exit code.
 	Run func(ctx context.Context, vm VM) int
-	// Full is how many submissions there is no room for, Refuses why none can be served, and Slow
-	// is what jobs wait for before they run.
+	// Full is how many submissions are refused for lack of room, Refuses is why no job can be served, and
+	// jobs wait for Slow before they run.
 	Full    int
 	Refuses error
 	Slow    <-chan struct{}
-	// Far is how long a request, and its answer, may be under way.
+	// Far is the maximum delay of a request, and of its answer.
 	Far time.Duration
-	// As is whom dispatchers are taken for; without a name: the operator.
+	// As is the principal of dispatchers; without a name: the operator.
 	As job.Principal
 
 	t       testing.TB
@@ -40,19 +39,19 @@ type Engine struct {
 	keys    map[string]string // IDs of jobs by their idempotency keys
 	drains  bool
 	dead    bool
-	lives   int // that have begun after the first
+	lives   int // number of times it was killed
 	reports []job.Dispatcher
 	tasks   sync.WaitGroup
 }
 
-// VM is a job with what its VM has.
+// VM is a job with the content of its VM.
 type VM struct {
 	job.Job
 
 	Files  map[string]string // by their paths
 	Secret []byte
 
-	end context.CancelFunc // of what runs in it
+	end context.CancelFunc // ends what runs in it
 }
 
 // NewEngine returns an engine without jobs. Its VMs end with the test.
@@ -69,7 +68,7 @@ func NewEngine(t testing.TB) *Engine {
 	return e
 }
 
-// VMs returns what there is and was, by the jobs' IDs.
+// VMs returns all VMs, including ended ones, by job ID.
 func (e *Engine) VMs() map[string]VM {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -86,7 +85,7 @@ func (vm *VM) copy() VM {
 	return c
 }
 
-// Put makes a job that is there already, and waits for no secret.
+// Put adds a job that does not wait for a secret.
 func (e *Engine) Put(j job.Job) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -104,7 +103,7 @@ func (e *Engine) change(id string, with func(vm *VM)) {
 // Set gives a job a status.
 func (e *Engine) Set(id string, status job.Status) { e.change(id, func(vm *VM) { vm.Status = status }) }
 
-// Caller is whom dispatchers are taken for.
+// Caller returns the principal of dispatchers.
 func (e *Engine) Caller(context.Context) (job.Principal, error) {
 	if e.As.Name == "" {
 		return job.Operator(), nil
@@ -112,10 +111,10 @@ func (e *Engine) Caller(context.Context) (job.Principal, error) {
 	return e.As, nil
 }
 
-// Plan refuses what can never be served.
+// Plan returns Refuses.
 func (e *Engine) Plan(context.Context, job.Submission) ([]string, error) { return nil, e.Refuses }
 
-// Submit makes a job, which runs as soon as it may.
+// Submit adds a job, which runs as soon as Slow permits.
 func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -165,8 +164,8 @@ func (e *Engine) Submit(_ context.Context, s job.Submission) (job.Job, error) {
 	return vm.Job, nil
 }
 
-// Kill ends the engine's process: requests, and answers that are under way, are lost, and no job
-// begins to run. VMs go on, and what it has stored is there when it starts.
+// Kill kills the engine's process: requests and answers on the way are lost, and no job starts to run.
+// VMs keep running, and the engine still has its jobs after Start.
 func (e *Engine) Kill() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -174,7 +173,7 @@ func (e *Engine) Kill() {
 	e.lives++
 }
 
-// Start starts it again.
+// Start restarts the engine.
 func (e *Engine) Start() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -183,7 +182,8 @@ func (e *Engine) Start() {
 	e.changed = make(chan struct{})
 }
 
-// reached is when a request has come, or its answer: it says in which of the engine's lives.
+// reached is called when a request or an answer arrives. It returns the number of the engine's life, or
+// an error if the engine is dead.
 func (e *Engine) reached() (life int, err error) {
 	if e.Far > 0 {
 		time.Sleep(rand.N(e.Far)) //nolint:gosec,forbidigo // its way
@@ -196,7 +196,7 @@ func (e *Engine) reached() (life int, err error) {
 	return e.lives, nil
 }
 
-// alive waits until the engine runs; false: ctx has ended.
+// alive waits until the engine runs. It returns false if ctx has ended.
 func (e *Engine) alive(ctx context.Context) bool {
 	for {
 		e.mu.Lock()
@@ -213,21 +213,21 @@ func (e *Engine) alive(ctx context.Context) bool {
 	}
 }
 
-// Reports returns what dispatchers have said of themselves.
+// Reports returns all reports of dispatchers.
 func (e *Engine) Reports() []job.Dispatcher {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return slices.Clone(e.reports)
 }
 
-// Drain has dispatchers take no more work, or take it again.
+// Drain says whether dispatchers are to take no more work.
 func (e *Engine) Drain(drains bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.drains = drains
 }
 
-// ReportDispatcher notes how a dispatcher is, and has it drain if it is to.
+// ReportDispatcher records a dispatcher's report, and tells it whether to drain.
 func (e *Engine) ReportDispatcher(_ context.Context, d job.Dispatcher) (job.Dispatcher, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -239,7 +239,7 @@ func (e *Engine) ReportDispatcher(_ context.Context, d job.Dispatcher) (job.Disp
 	return d, nil
 }
 
-// Watch returns a job as it has changed.
+// Watch returns a job after its next change, or after a second.
 func (e *Engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, job.Job, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -259,7 +259,7 @@ func (e *Engine) Watch(ctx context.Context, id string, _ int64) ([]job.Event, jo
 	return nil, e.jobs[id].Job, nil
 }
 
-// End ends a job, unless it has ended.
+// End ends a job, unless it has ended already.
 func (e *Engine) End(id string, status job.Status, reason job.Reason, code int) {
 	e.change(id, func(vm *VM) {
 		vm.end()
@@ -312,7 +312,7 @@ func (e *Engine) WriteTree(_ context.Context, at job.FileRef, archive io.Reader)
 	}
 }
 
-// WriteFile gives a VM its secret: it runs. Or it says that none comes.
+// WriteFile gives a VM its secret, so that it runs, or tells it that none comes.
 func (e *Engine) WriteFile(_ context.Context, w job.FileWrite) (job.FileWritten, error) {
 	if strings.HasSuffix(w.Path, ".over") {
 		if e.VMs()[w.VM].Secret == nil {

@@ -1,9 +1,8 @@
-// Package queuetest stands in for the server's side of a self-hosted environment of Claude
-// Managed Agents: its queue of work, and the sessions that are served. It speaks the protocol as
-// anthropic-sdk-go v1.84.0 describes it (betaenvironmentwork.go, lib/environments and its tests)
-// and refuses what that says is refused: other keys, wrong heartbeats, missing beta headers.
-// There is no model: a session's agent asks for the tools that a test names, one after the
-// other, and then the session ends or waits.
+// Package queuetest stands in for the server's side of a self-hosted environment of Claude Managed
+// Agents: its queue of work, and the sessions that are served. It speaks the protocol as anthropic-sdk-go
+// v1.84.0 describes it (betaenvironmentwork.go, lib/environments and its tests), and refuses what that
+// says is refused: other keys, wrong heartbeats, missing beta headers. There is no model: a session's
+// agent asks for the tools that a test names, one after the other, and then the session ends or waits.
 package queuetest
 
 import (
@@ -19,7 +18,7 @@ import (
 	"time"
 )
 
-// The environment of a Queue, and the key of who polls it.
+// The environment of a Queue, and the key for polling it.
 const (
 	Environment = "env_01AbCdEf" // as in the document
 	Key         = "sk-env-the-key-that-no-vm-has"
@@ -35,10 +34,10 @@ type Queue struct {
 	changed chan struct{} // closed at each change
 	items   []*Item
 	refused []string
-	silly   int // answers that are nonsense
+	silly   int // how many of the next answers are nonsense
 }
 
-// Item is an item of work, and its session. Fields are read by Item alone.
+// Item is an item of work and its session. Only the method Item reads the fields.
 type Item struct {
 	ID, Session string
 	Kind        string // session or healthcheck
@@ -46,20 +45,20 @@ type Item struct {
 	Claims      int
 	Claimed     []string // who has polled it, in order
 	Beats       int
-	Stops       int      // forced ones that ended it
+	Stops       int      // forced stops that ended it
 	Asked       int      // tools the agent has asked for so far
 	Results     []string // of its tools
-	Keys        []string // what has authorized requests about the session
+	Keys        []string // that authorized requests about the session
 
 	secret string
 	tools  []string // commands of the tool bash
-	stays  bool     // the session does not end with them
-	last   string   // heartbeat
+	stays  bool     // the session does not end after the last tool
+	last   string   // last heartbeat
 	seen   time.Time
 	polled time.Time
 }
 
-// New starts a server whose leases last so long.
+// New starts a server whose leases last for ttl.
 func New(t testing.TB, ttl time.Duration) *Queue {
 	t.Helper()
 	q := &Queue{ttl: ttl, changed: make(chan struct{})}
@@ -90,7 +89,7 @@ func New(t testing.TB, ttl time.Duration) *Queue {
 	t.Cleanup(func() {
 		q.mu.Lock()
 		for _, it := range q.items {
-			it.State = "stopped" // streams end
+			it.State = "stopped" // ends streams
 		}
 		q.change()
 		q.mu.Unlock()
@@ -101,11 +100,11 @@ func New(t testing.TB, ttl time.Duration) *Queue {
 	return q
 }
 
-// Add queues a session whose agent asks for these commands; with stays it does not end then. It
-// returns the session's own token.
+// Add queues a session whose agent asks for these commands. With stays, the session does not end after
+// them. Add returns the session's token.
 func (q *Queue) Add(session string, stays bool, commands ...string) (token string) {
 	token = "sessions-token-of-" + session
-	secret, _ := json.Marshal(map[string]string{"sessions_token": token}) // of strings
+	secret, _ := json.Marshal(map[string]string{"sessions_token": token}) // strings can always be encoded
 	q.add(&Item{Session: session, Kind: "session", secret: base64.RawURLEncoding.EncodeToString(secret), tools: commands, stays: stays})
 	return token
 }
@@ -124,7 +123,7 @@ func (q *Queue) add(it *Item) {
 	q.change()
 }
 
-// Lose queues a session's item again, as when its lease has run out.
+// Lose queues a session's item again, as if its lease had expired.
 func (q *Queue) Lose(session string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -139,7 +138,7 @@ func (q *Queue) Finish(session string) {
 	q.change()
 }
 
-// Item returns what has become of a session's.
+// Item returns the current state of a session's item.
 func (q *Queue) Item(session string) Item {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -149,14 +148,14 @@ func (q *Queue) Item(session string) Item {
 	return it
 }
 
-// Nonsense has the next n answers be none of the protocol.
+// Nonsense makes the next n answers violate the protocol.
 func (q *Queue) Nonsense(n int) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	q.silly = n
 }
 
-// Refused returns the requests that no server would have answered.
+// Refused returns the requests that a correct client would not have made.
 func (q *Queue) Refused() []string {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -182,7 +181,7 @@ func (q *Queue) requeue(it *Item) {
 	q.change()
 }
 
-// lapse queues what nobody keeps again.
+// lapse queues items with an expired lease again.
 func (q *Queue) lapse() {
 	for _, it := range q.items {
 		if (it.State == "starting" || it.State == "active") && time.Since(it.seen) > q.ttl {
@@ -191,7 +190,7 @@ func (q *Queue) lapse() {
 	}
 }
 
-// of is a handler of what is about an item: for the environment's key, or the session's token.
+// of returns a handler of requests about an item, with the environment's key or the session's token.
 func (q *Queue) of(handle func(http.ResponseWriter, *http.Request, *Item)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		q.mu.Lock()
@@ -213,7 +212,7 @@ func (q *Queue) of(handle func(http.ResponseWriter, *http.Request, *Item)) http.
 	}
 }
 
-// allowed checks what every request has to have.
+// allowed checks what every request must have.
 func (q *Queue) allowed(w http.ResponseWriter, r *http.Request, keys ...string) bool {
 	switch {
 	case !strings.Contains(r.Header.Get("Anthropic-Beta"), "managed-agents-2026-04-01"), r.URL.Query().Get("beta") != "true":
@@ -226,7 +225,7 @@ func (q *Queue) allowed(w http.ResponseWriter, r *http.Request, keys ...string) 
 	return false
 }
 
-// fail refuses a request. Those of a client that is mistaken are kept.
+// fail refuses a request. It records requests that a correct client would not make.
 func (q *Queue) fail(w http.ResponseWriter, r *http.Request, code int, why string) {
 	if code != http.StatusConflict {
 		q.refused = append(q.refused, fmt.Sprintf("%s %s: %d %s", r.Method, r.URL.Path, code, why))

@@ -14,7 +14,7 @@ func (q *Queue) session(w http.ResponseWriter, _ *http.Request, it *Item) {
 	answer(w, map[string]any{"id": it.Session, "type": "session", "agent": map[string]any{"skills": []any{}}, "resources": []any{}})
 }
 
-// list is the session's history: what its agent has asked for, and the results.
+// list answers with the session's history: what its agent has asked for, and the results.
 func (q *Queue) list(w http.ResponseWriter, _ *http.Request, it *Item) {
 	events := []any{}
 	for i := range it.Asked {
@@ -64,12 +64,12 @@ func (q *Queue) send(w http.ResponseWriter, r *http.Request, it *Item) {
 	answer(w, map[string]any{"type": "send_session_events"})
 }
 
-// stream has the agent ask for one tool after the other, each when the one before has a result.
+// stream has the agent ask for one tool after the other, each once the previous one has a result.
 func (q *Queue) stream(w http.ResponseWriter, r *http.Request, it *Item) {
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.WriteHeader(http.StatusOK)
 	say := func(kind string, event any) {
-		data, _ := json.Marshal(event) // maps of ours always can be
+		data, _ := json.Marshal(event) // our maps can always be encoded
 		fmt.Fprintf(w, "event: %s\ndata: %s\n\n", kind, data)
 	}
 	for {

@@ -11,7 +11,7 @@ import (
 
 // The queue's side: items are polled, taken, kept by heartbeats, and stopped.
 
-// reclaim is after what time an item that was polled and not acknowledged is given out again.
+// reclaim is the time after which a polled item that was not acknowledged is given out again.
 const reclaim = 5 * time.Second
 
 func (q *Queue) poll(w http.ResponseWriter, r *http.Request) {
@@ -53,7 +53,7 @@ func (q *Queue) poll(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// json is an item as the API shows it: its secret to who has polled it alone.
+// json returns an item as the API shows it. Only the client that polls it gets the secret.
 func (it *Item) json(secret string) any {
 	return map[string]any{
 		"id": it.ID, "type": "work", "state": it.State, "environment_id": Environment, "secret": orNull(secret),
@@ -103,7 +103,7 @@ func (q *Queue) stop(w http.ResponseWriter, r *http.Request, it *Item) {
 	var body struct {
 		Force bool `json:"force"`
 	}
-	_ = json.NewDecoder(r.Body).Decode(&body) // nothing is not forced
+	_ = json.NewDecoder(r.Body).Decode(&body) // an empty body does not force
 	switch {
 	case it.State == "stopped":
 		q.fail(w, r, http.StatusConflict, "the item has stopped")
