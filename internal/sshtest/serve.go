@@ -14,8 +14,7 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// session serves a session. Clients may send signals, which have no effect, as with
-// OpenSSH.
+// session serves a session. Signals from clients have no effect, as with OpenSSH.
 func (s *Server) session(c *sshserver.Conn, channel ssh.Channel, requests <-chan *ssh.Request) {
 	s.mu.Lock()
 	s.stats.MaxSessions = max(s.stats.MaxSessions, c.Sessions())
@@ -24,7 +23,7 @@ func (s *Server) session(c *sshserver.Conn, channel ssh.Channel, requests <-chan
 	var running sync.WaitGroup
 	defer running.Wait()
 	for r := range requests {
-		var payload struct{ Text string } // of both kinds that start something
+		var payload struct{ Text string } // exec and subsystem requests have the same form
 		readable, start := ssh.Unmarshal(r.Payload, &payload) == nil, func() {}
 		ok := r.Type == "signal"
 		switch {
@@ -52,11 +51,11 @@ func (s *Server) serveFiles(channel ssh.Channel) {
 	}
 }
 
-// marked matches a command line that first says where the login shell's output ends.
+// marked matches a command line that first prints where the login shell's output ends.
 var marked = lazyregexp.New(`(?s)^echo; echo ([A-Z0-9]+); (.*)$`)
 
-// exec runs a command in its own process group. What the command leaves running keeps
-// the session open only as long as it keeps its output open.
+// exec runs a command in its own process group. What the command leaves running keeps the session open
+// only as long as it keeps its output open.
 func (s *Server) exec(c *sshserver.Conn, channel ssh.Channel, line string) {
 	defer func() { _ = channel.Close() }()
 	began, plain := "", line
@@ -112,13 +111,13 @@ func (s *Server) exec(c *sshserver.Conn, channel ssh.Channel, line string) {
 	if faults.NoExitStatus {
 		return
 	}
-	// OpenSSH reports the status even where the output could not be passed on.
+	// OpenSSH reports the status even if it could not pass on the output.
 	if status, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok {
 		sshserver.SendEnd(channel, status)
 	}
 }
 
-// track records a command's process group; false once the server stops.
+// track records a command's process group. It returns false once the server is stopping.
 func (s *Server) track(group int) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

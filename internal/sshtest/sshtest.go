@@ -1,7 +1,7 @@
-// Package sshtest is an SSH and SFTP server in the test's own process that really runs
-// commands and really writes files, with faults on demand. It behaves like OpenSSH where
-// clients notice: a closed session leaves its process running, a signal request is
-// acknowledged without effect, environment requests are refused. For tests only.
+// Package sshtest is an SSH and SFTP server in the test's own process that really runs commands and
+// really writes files, with faults on demand. It behaves like OpenSSH where clients notice: a closed
+// session leaves its process running, a signal request is acknowledged without effect, environment
+// requests are refused. For tests only.
 package sshtest
 
 import (
@@ -33,22 +33,22 @@ type Options struct {
 	Password string   // accepted in addition to the client key, unless empty
 	ManyKeys bool     // add host keys of other types
 	Trap     bool     // accept any public key; commands are counted but not run, and there is no sftp
-	// Certify returns the certificate that the server presents with its host key; nil: it has none.
+	// Certify returns the certificate that the server presents with its host key; nil: there is none.
 	Certify func(key ssh.PublicKey) *ssh.Certificate
-	// ClientAuthority is whose certificates let clients in, who must have one then; nil: none do.
+	// ClientAuthority signs the certificates that clients must have to log in; nil: they need none.
 	ClientAuthority ssh.PublicKey
 
 	MaxSessions int // sessions per connection; 0: 10, like OpenSSH
 
-	// ServeFiles serves the sftp subsystem on a channel, until it returns. Nil: the
-	// files of this machine.
+	// ServeFiles serves the sftp subsystem on a channel, until it returns. Nil: it serves the files of
+	// this machine.
 	ServeFiles func(channel io.ReadWriteCloser)
 
-	// Play plays commands instead of a shell, each in its own goroutine, and returns
-	// the exit status. Nil: commands are run.
+	// Play plays commands instead of a shell, each in its own goroutine, and returns the exit status.
+	// Nil: commands are run.
 	Play func(*Exec) int
 
-	Faults Faults // from the start
+	Faults Faults // at the start
 }
 
 // Faults to inject. They can be changed while the server runs.
@@ -72,7 +72,7 @@ type Server struct {
 	ClientKeyPath string   // file with the client's private key
 	KnownHosts    string   // known_hosts file with this server in it
 	HostKey       string   // "ssh-ed25519 AAAA..."
-	HostKeys      []string // all there are
+	HostKeys      []string // of all types
 
 	options Options
 	server  sshserver.Server
@@ -88,12 +88,11 @@ type Server struct {
 	last    string        // command line
 	ended   chan struct{} // closed by Stop
 	open    map[net.Conn]bool
-	groups  map[int]bool // process groups of the commands that run
+	groups  map[int]bool // process groups of running commands
 	stopped bool
 }
 
-// Exec is a command for Play. What is written to a session that has ended is lost, like
-// a command's output.
+// Exec is a command for Play. Output to a session that has ended is lost, as with a real command.
 type Exec struct {
 	Line           string
 	Ended          <-chan struct{} // closed when the server stops; the end of a session does not affect a command
@@ -183,8 +182,7 @@ func Start(t testing.TB, o Options) *Server {
 	return s
 }
 
-// NewKey writes a new private key and returns its public key as an authorized_keys
-// line.
+// NewKey writes a new private key, and returns its public key as an authorized_keys line.
 func NewKey(t testing.TB, path string) string {
 	t.Helper()
 	return sshserver.Public(newKey(t, path, false))
@@ -192,7 +190,7 @@ func NewKey(t testing.TB, path string) string {
 
 func newKey(t testing.TB, path string, ofRSA bool) ssh.Signer {
 	t.Helper()
-	_ = os.Remove(path) // of a key that was there
+	_ = os.Remove(path) // a key that was there before
 	signer, err := sshserver.Key(path, "sshtest", ofRSA)
 	if err != nil {
 		t.Fatal(err)
@@ -320,12 +318,12 @@ func (s *Server) accept() {
 				_, _ = raw.Read(make([]byte, 1)) // until the client gives up
 				return
 			}
-			_ = s.server.Serve(conn, func() { s.count(&s.stats.Connections) }) // a client that is not let in knows it
+			_ = s.server.Serve(conn, func() { s.count(&s.stats.Connections) }) // a refused client notices by itself
 		})
 	}
 }
 
-// counted cuts the connection once the fault's number of bytes has been sent or received.
+// counted closes the connection once a fault's number of bytes has been sent or received.
 type counted struct {
 	net.Conn
 	server *Server
