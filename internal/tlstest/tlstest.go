@@ -1,4 +1,4 @@
-// Package tlstest makes TLS certificates, and sites that have them, for tests.
+// Package tlstest makes TLS certificates, and sites that use them, for tests.
 package tlstest
 
 import (
@@ -21,9 +21,8 @@ import (
 // Pair is a certificate and its private key, as PEM.
 type Pair struct{ Cert, Key []byte }
 
-// New returns a self-signed certificate for host names and IP addresses, which can also
-// serve as the CA that a client trusts. The first host is its subject's common name. It is
-// valid for an hour.
+// New returns a self-signed certificate for host names and IP addresses, which can also serve as the CA
+// that a client trusts. The first host is its common name. It is valid for an hour.
 func New(t testing.TB, hosts ...string) Pair {
 	t.Helper()
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -66,8 +65,8 @@ func (p Pair) Write(t testing.TB, certFile, keyFile string) {
 	}
 }
 
-// Serve serves a site over TLS on 127.0.0.1, as the hosts, until the test ends. It returns its
-// certificate, too.
+// Serve serves a site over TLS on 127.0.0.1, with a new certificate for the hosts, until the test ends.
+// It also returns that certificate.
 func Serve(t testing.TB, site http.Handler, hosts ...string) (*httptest.Server, Pair) {
 	t.Helper()
 	pair := New(t, hosts...)
