@@ -11,16 +11,16 @@ import (
 	"linus/internal/wiretest"
 )
 
-// Line is a line to a server.
+// Line is a connection to a server that can be held.
 type Line struct {
 	*wiretest.Wire
 	dir string
 }
 
-// LineTo returns a new line to the server of a database, which ends with the test.
+// LineTo returns a new line to the server of a database. The line ends with the test.
 func LineTo(t testing.TB, database string) Line {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "linus-pg-line-") // a socket's path is short
+	dir, err := os.MkdirTemp("", "linus-pg-line-") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +36,7 @@ func LineTo(t testing.TB, database string) Line {
 	}, 0)}
 }
 
-// URL returns the URL of a database of the server, by this line.
+// URL returns the URL of a database of the server, reached over this line.
 func (l Line) URL(database string) string {
 	u := parsed(database)
 	u.RawQuery = url.Values{"host": {l.dir}}.Encode()

@@ -1,6 +1,6 @@
-// Package pgtest gives tests PostgreSQL databases: on a server of Debian's
-// package postgresql, which it starts as an unprivileged user, in a directory of
-// its own, on a socket in that directory only. A test without one is skipped.
+// Package pgtest gives tests PostgreSQL databases. It starts a server of Debian's package postgresql as
+// an unprivileged user, in its own directory, on a socket only in that directory. Tests are skipped if
+// the package is not installed.
 package pgtest
 
 import (
@@ -14,18 +14,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// variable chooses the database of the tests that run on both.
+// variable chooses the database of the tests that can run on both.
 const variable = "LINUS_TEST_DATABASE"
 
-// Chosen reports whether tests that run on SQLite and on PostgreSQL are to run on
-// PostgreSQL.
+// Chosen reports whether tests that can run on SQLite or PostgreSQL are to run on PostgreSQL.
 func Chosen() bool { return os.Getenv(variable) == "postgres" } //nolint:forbidigo // of tests only
 
-// Choose is the variable of an environment in which PostgreSQL is chosen.
+// Choose is the environment variable, with its value, that chooses PostgreSQL.
 const Choose = variable + "=postgres"
 
-// URL returns the URL of the database that stands for a state directory; "" if
-// tests are to run on SQLite.
+// URL returns the URL of the database that stands for a state directory; "" if tests run on SQLite.
 func URL(t testing.TB, dir string) string {
 	t.Helper()
 	if !Chosen() {
@@ -44,8 +42,7 @@ func URL(t testing.TB, dir string) string {
 	return shared.urls[dir]
 }
 
-// Database returns the URL of a new database, on the server that all tests of the
-// package share.
+// Database returns the URL of a new database, on the server that all tests of the package share.
 func Database(t testing.TB) string {
 	t.Helper()
 	shared.Lock()
@@ -67,7 +64,7 @@ func sharedServer(t testing.TB) *Server {
 	return shared.server
 }
 
-// Main runs a package's tests, and then stops the server that they shared.
+// Main runs a package's tests, and then stops their shared server.
 func Main(m *testing.M) int {
 	code := m.Run()
 	shared.Lock()
@@ -78,8 +75,8 @@ func Main(m *testing.M) int {
 	return code
 }
 
-// Database returns the URL of an empty database, which is this test's until it
-// ends. A schema may be there: to make a database costs more than to empty one.
+// Database returns the URL of an empty database, for this test until it ends. The database may have a
+// schema: emptying a database is cheaper than making one.
 func (s *Server) Database(t testing.TB) string {
 	t.Helper()
 	s.mu.Lock()
@@ -95,7 +92,7 @@ func (s *Server) Database(t testing.TB) string {
 		}
 	}
 	t.Cleanup(func() {
-		if s.do(name, emptying) == nil { // or its server was stopped
+		if s.do(name, emptying) == nil { // fails if the server was stopped
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			s.free = append(s.free, name)
@@ -104,8 +101,8 @@ func (s *Server) Database(t testing.TB) string {
 	return s.url(name)
 }
 
-// emptying ends what is left of a test in its database, and removes all rows but
-// those that say which schema it has.
+// emptying ends what a test has left in its database, and removes all rows except those with the schema's
+// version.
 const emptying = `DO $$ BEGIN
 	PERFORM pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
 	EXECUTE (SELECT coalesce('TRUNCATE ' || string_agg(quote_ident(tablename), ', ') || ' RESTART IDENTITY', '')
@@ -115,18 +112,17 @@ const emptying = `DO $$ BEGIN
 	END IF;
 END $$`
 
-// url is the URL of a database. The server accepts any password.
+// url returns the URL of a database. The server accepts any password.
 func (s *Server) url(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.UserPassword(role, Password), Path: "/" + database, RawQuery: url.Values{"host": {s.dir}}.Encode()}
 	return u.String()
 }
 
-// Password is in the URLs of all databases: it must appear nowhere.
+// Password is in the URLs of all databases: it must not appear anywhere.
 const Password = "hunter2-of-the-database"
 
 const role = "linus"
 
-// do runs a statement in a database.
 func (s *Server) do(database, text string) error {
 	ctx := context.Background()
 	conn, err := pgx.Connect(ctx, s.url(database))

@@ -23,13 +23,13 @@ import (
 // Server is a running PostgreSQL server.
 type Server struct {
 	bin, dir string
-	cred     *syscall.Credential // to run as; nil: this process's
+	cred     *syscall.Credential // to run as; nil: as this process
 	process  *exec.Cmd
 	ended    chan struct{}
 
 	mu   sync.Mutex
-	made int      // databases
-	free []string // those that no test uses
+	made int      // number of databases made
+	free []string // databases that no test uses
 }
 
 // Start starts a server for one test.
@@ -69,7 +69,7 @@ func start(t testing.TB) *Server {
 	return s
 }
 
-// unprivileged is whom the server runs as: it refuses to be root's.
+// unprivileged returns the user to run the server as: it refuses to run as root.
 func unprivileged(t testing.TB) *syscall.Credential {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -92,7 +92,7 @@ func unprivileged(t testing.TB) *syscall.Credential {
 
 func (s *Server) data() string { return filepath.Join(s.dir, "data") }
 
-// command runs one of PostgreSQL's programs, which ends with this process.
+// command returns a command of one of PostgreSQL's programs, which ends with this process.
 func (s *Server) command(name string, args ...string) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(s.bin, name), args...)
 	cmd.Dir = s.dir
@@ -101,8 +101,8 @@ func (s *Server) command(name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// launch starts the server, and returns when it answers. It does not sync: a
-// crash of its own loses nothing nevertheless, only one of the machine does.
+// launch starts the server, and returns when it answers. The server does not sync: its own crash loses
+// nothing, only one of the machine does.
 func (s *Server) launch() error {
 	log := &bytes.Buffer{}
 	s.process = s.command("postgres", "-D", s.data(), "-k", s.dir,
@@ -111,7 +111,7 @@ func (s *Server) launch() error {
 	s.process.Stdout, s.process.Stderr = log, log
 	s.ended = make(chan struct{})
 	began := make(chan error)
-	go func() { // the server gets its signal when the thread that started it ends
+	go func() { // Pdeathsig is sent when the thread that started the server ends
 		runtime.LockOSThread()
 		err := s.process.Start()
 		began <- err
