@@ -1,4 +1,4 @@
-// Package verbtest has values for tests of every verb in the table of package job.
+// Package verbtest has values for tests of every verb in package job's table.
 package verbtest
 
 import (
@@ -10,8 +10,7 @@ import (
 	"linus/internal/job"
 )
 
-// About returns an input of a verb with as little in it as there may be: ref, where its
-// path has what it is about, and a file's path and text.
+// About returns a minimal input of a verb: with ref as the object in its route, and with a file's path and text.
 func About(v *job.Verb, ref string) any {
 	in := reflect.New(v.In).Elem()
 	for _, f := range reflect.VisibleFields(v.In) {
@@ -29,8 +28,8 @@ func About(v *job.Verb, ref string) any {
 	return in.Interface()
 }
 
-// Full returns a value of a type in which all that JSON has is set, and to different values:
-// text begins every string. Interfaces are nil.
+// Full returns a value of a type in which every JSON field is set, each to a different value. All strings
+// begin with text. Interfaces are nil.
 func Full(t reflect.Type, text string) any {
 	v := reflect.New(t).Elem()
 	(&filler{text: text}).fill(v)
@@ -80,7 +79,7 @@ func (f *filler) fill(v reflect.Value) {
 	}
 }
 
-// Strings calls f with every string in a value, and where it is: the fields' names.
+// Strings calls f with every string in a value, and its path of field names.
 func Strings(value any, f func(path, text string)) { walk(reflect.ValueOf(value), "", f) }
 
 func walk(v reflect.Value, path string, f func(path, text string)) {
