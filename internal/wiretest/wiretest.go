@@ -1,6 +1,5 @@
-// Package wiretest passes connections on, as a tunnel or a network does: it counts the
-// round trips on them, takes as long as a distant network, and hangs on demand. For tests
-// only.
+// Package wiretest relays connections like a tunnel or a network: it counts round trips, delays data like
+// a distant network, and hangs on demand. For tests only.
 package wiretest
 
 import (
@@ -11,14 +10,14 @@ import (
 	"time"
 )
 
-// Wire passes connections on to a server.
+// Wire relays connections to a server.
 type Wire struct {
 	delay   time.Duration // one way
 	dial    func(context.Context) (net.Conn, error)
 	running sync.WaitGroup
 
 	mu    sync.Mutex
-	asked bool // the last bytes were a client's
+	asked bool // the last bytes came from a client
 	trips int
 	held  chan struct{} // closed when bytes pass again; nil: they pass
 	open  []net.Conn
@@ -52,7 +51,7 @@ func Start(t testing.TB, from net.Listener, dial func(context.Context) (net.Conn
 	return w
 }
 
-// To starts a wire to a server, "host:port", and returns its own port on 127.0.0.1, too.
+// To starts a wire to a server, "host:port". It also returns the wire's port on 127.0.0.1.
 func To(t testing.TB, server string, roundTrip time.Duration) (w *Wire, port int) {
 	t.Helper()
 	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
@@ -63,8 +62,7 @@ func To(t testing.TB, server string, roundTrip time.Duration) (w *Wire, port int
 	return w, l.Addr().(*net.TCPAddr).Port
 }
 
-// RoundTrips returns how often clients have sent something and servers have answered
-// since the last call.
+// RoundTrips returns how often a client has sent something and the server has answered since the last call.
 func (w *Wire) RoundTrips() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -73,8 +71,8 @@ func (w *Wire) RoundTrips() int {
 	return n
 }
 
-// Hold makes the wire pass nothing until Release: connections on it hang, and new ones are
-// not answered, as with a network that drops everything.
+// Hold makes the wire pass nothing until Release: its connections hang and new ones are not answered, as
+// with a network that drops everything.
 func (w *Wire) Hold() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -83,7 +81,7 @@ func (w *Wire) Hold() {
 	}
 }
 
-// Release lets the wire pass everything again, also what it was given meanwhile.
+// Release lets the wire pass everything again, including what it has received meanwhile.
 func (w *Wire) Release() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -103,7 +101,7 @@ func (w *Wire) passes() {
 	}
 }
 
-// carry passes a connection on until one side ends it.
+// carry relays a connection until one side closes it.
 func (w *Wire) carry(near net.Conn) {
 	w.keep(near)
 	w.passes()
@@ -117,7 +115,7 @@ func (w *Wire) carry(near net.Conn) {
 	w.pass(near, far, false)
 }
 
-// keep has a connection closed with the wire.
+// keep registers a connection to be closed with the wire.
 func (w *Wire) keep(conn net.Conn) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,13 +125,13 @@ func (w *Wire) keep(conn net.Conn) {
 	}
 }
 
-// parcel is bytes on the way.
+// parcel is data on its way.
 type parcel struct {
 	data []byte
 	due  time.Time
 }
 
-// pass copies what comes from one side to the other until either is closed.
+// pass copies data from one side to the other until either is closed.
 func (w *Wire) pass(to, from net.Conn, client bool) {
 	way := make(chan parcel, 4096)
 	w.running.Go(func() {
