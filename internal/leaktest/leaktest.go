@@ -1,5 +1,5 @@
-// Package leaktest looks for goroutines that tests have left. It gives them a minute to
-// end; goleak's half a second is not enough on a busy machine.
+// Package leaktest looks for goroutines that tests have left. It gives them a minute to end: goleak's
+// half a second is too short on a busy machine.
 package leaktest
 
 import (
@@ -9,7 +9,7 @@ import (
 	"go.uber.org/goleak"
 )
 
-// Main runs the tests and fails if one of them, which passed, has left a goroutine.
+// Main runs the tests, and fails if they pass but have left a goroutine.
 func Main(m *testing.M, options ...goleak.Option) {
 	goleak.VerifyTestMain(patient{m, options}, options...)
 }
@@ -27,7 +27,7 @@ type patient struct {
 	options []goleak.Option
 }
 
-// Run is the tests' and returns when they have left nothing, or after a minute.
+// Run runs the tests. If they pass, it waits until they have left nothing, for at most a minute.
 func (p patient) Run() int {
 	code := p.M.Run()
 	if code == 0 {
