@@ -15,7 +15,7 @@ import (
 // file is the name of the database in a state directory.
 const file = "linus.db"
 
-// migrated is a database without rows. To make the schema takes ten times as long as to copy it.
+// migrated is a database without rows. Migrating one takes ten times as long as copying it.
 var migrated = sync.OnceValues(func() (data []byte, err error) {
 	dir, err := os.MkdirTemp("", "linus-storetest")
 	if err != nil {
@@ -32,7 +32,7 @@ var migrated = sync.OnceValues(func() (data []byte, err error) {
 	return os.ReadFile(filepath.Join(dir, file))
 })
 
-// Open is store.Open, but a new database of SQLite is a copy of one that was migrated once.
+// Open is store.Open, except that a new SQLite database is a copy of one that was migrated once.
 func Open(ctx context.Context, o store.Options) (*store.Store, error) {
 	path := filepath.Join(o.Dir, file)
 	if _, err := os.Stat(path); o.URL == "" && errors.Is(err, fs.ErrNotExist) {
