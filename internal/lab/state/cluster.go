@@ -17,7 +17,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// What PVE keeps in its cluster file system: whose VM or container an ID is.
+// What PVE keeps in its cluster file system: which VM or container has an ID.
 
 // NodeDir is a node's directory below etc/pve/nodes.
 func (s *State) NodeDir(node, kind string) string {
@@ -27,13 +27,12 @@ func (s *State) NodeDir(node, kind string) string {
 // ConfPath is the config file of this node's VM.
 func (s *State) ConfPath(id int) string { return s.ConfPathOn(s.Config.Node, id) }
 
-// ConfPathOn is the config file of a node's VM.
+// ConfPathOn is the config file of a VM on any node.
 func (s *State) ConfPathOn(node string, id int) string {
 	return filepath.Join(s.NodeDir(node, "qemu-server"), strconv.Itoa(id)+".conf")
 }
 
-// IDsOf are the IDs of a node's VMs (kind qemu-server) or containers (lxc), in
-// order.
+// IDsOf returns the IDs of a node's VMs (kind qemu-server) or containers (lxc), in order.
 func (s *State) IDsOf(node, kind string) []int {
 	entries, err := os.ReadDir(s.NodeDir(node, kind))
 	if err != nil {
@@ -50,7 +49,7 @@ func (s *State) IDsOf(node, kind string) []int {
 	return ids
 }
 
-// Holder finds who has an ID anywhere in the cluster: kind is VM or CT.
+// Holder finds who has an ID anywhere in the cluster. The kind it returns is VM or CT.
 func (s *State) Holder(id int) (kind, node string, taken bool) {
 	for _, node := range s.Nodes() {
 		if slices.Contains(s.IDsOf(node.Name, "qemu-server"), id) {
@@ -78,12 +77,12 @@ func (s *State) LoadConfOf(node string, id int) (*Conf, error) {
 	return ParseConf(string(raw)), nil
 }
 
-// ConfsOf are the configs of a node's VMs, by ID and in its order.
+// ConfsOf iterates over the IDs and configs of a node's VMs, in the order of the IDs.
 func (s *State) ConfsOf(node string) iter.Seq2[int, *Conf] {
 	return func(yield func(int, *Conf) bool) {
 		for _, id := range s.IDsOf(node, "qemu-server") {
 			conf, err := s.LoadConfOf(node, id)
-			if err == nil && !yield(id, conf) { // else destroyed since it was listed
+			if err == nil && !yield(id, conf) { // otherwise the VM was destroyed since it was listed
 				return
 			}
 		}
@@ -92,13 +91,13 @@ func (s *State) ConfsOf(node string) iter.Seq2[int, *Conf] {
 
 // WriteConf replaces a VM's config. The caller holds the VM's lock.
 func (s *State) WriteConf(id int, conf *Conf) error {
-	if s.Quorate() != nil { // pmxcfs refuses the file, whoever writes it
+	if s.Quorate() != nil { // pmxcfs refuses the write from anyone
 		return Fail(int(syscall.EACCES), "unable to open file '/etc/pve/nodes/%s/qemu-server/%d.conf.tmp.%d' - Permission denied", s.Config.Node, id, os.Getpid())
 	}
 	return sys.WriteFile(s.ConfPath(id), []byte(conf.String()), 0o640)
 }
 
-// TakenError says who has an ID that was to be reserved.
+// TakenError reports who has an ID that was to be reserved.
 type TakenError struct {
 	id         int
 	Kind, Node string
@@ -108,8 +107,8 @@ func (e *TakenError) Error() string {
 	return fmt.Sprintf("%s %d already exists on node '%s'", e.Kind, e.id, e.Node)
 }
 
-// Reserve takes an ID by writing its config: the one moment that decides a
-// race. It fails with *TakenError when anybody in the cluster has the ID.
+// Reserve takes an ID by writing its config, which is the one step that decides a race. It fails
+// with *TakenError if any VM or container in the cluster has the ID.
 func (s *State) Reserve(ctx context.Context, id int, conf *Conf) error {
 	if err := s.Quorate(); err != nil {
 		return err
@@ -135,8 +134,7 @@ func (s *State) Reserve(ctx context.Context, id int, conf *Conf) error {
 	})
 }
 
-// PlantVM writes the config of a VM that is not ours, without disks, on this
-// or another node of the cluster.
+// PlantVM writes the config of a foreign VM, without disks, on this or another node of the cluster.
 func (s *State) PlantVM(node string, id int, name string) error {
 	conf := NewConf()
 	conf.Set("name", name)
@@ -156,8 +154,8 @@ func (s *State) plant(node, kind string, id int, content string) error {
 	return sys.CreateFile(filepath.Join(s.NodeDir(node, kind), strconv.Itoa(id)+".conf"), []byte(content))
 }
 
-// showFaults makes the cluster's files agree with the faults that show in them:
-// whoever reads these starts none of our commands.
+// showFaults makes the cluster's files agree with the faults that show in them: programs that read
+// these files directly run none of the work-alikes.
 func (s *State) showFaults() error {
 	if err := s.hideConfs(); err != nil {
 		return err
@@ -165,7 +163,7 @@ func (s *State) showFaults() error {
 	return s.ShowCluster()
 }
 
-// hideConfs moves the configs that nobody is to find away, and the others back.
+// hideConfs moves away the configs that a fault hides, and moves the others back.
 func (s *State) hideConfs() error {
 	hidden := s.Path("etc", "hidden")
 	if err := os.MkdirAll(hidden, 0o755); err != nil {

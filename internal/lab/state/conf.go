@@ -11,18 +11,18 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Conf is a VM's config file in PVE's syntax: `key: value` lines, the
-// description as `#` lines on top, changes that wait for a restart in a
-// [PENDING] section, what the cloud-init drive still says otherwise in [special:cloudinit],
-// each snapshot in a section of its name. Values are as PVE stores them (sshkeys URL-encoded).
+// Conf is a VM's config file in PVE's syntax: `key: value` lines; the description as `#` lines on
+// top; changes that wait for a restart in a [PENDING] section; the values still on the cloud-init
+// drive that differ in [special:cloudinit]; and each snapshot in a section of its name. Values are
+// as PVE stores them (sshkeys URL-encoded).
 type Conf struct {
 	Values    map[string]string
 	pending   map[string]string
-	Drive     map[string]string            // what the cloud-init drive was made with that has changed since; nil: no section
+	Drive     map[string]string            // old values on the cloud-init drive that have changed since it was made; nil: no section
 	Snapshots map[string]map[string]string // by name
 }
 
-// NewConf is an empty config.
+// NewConf returns an empty config.
 func NewConf() *Conf {
 	return &Conf{Values: map[string]string{}, pending: map[string]string{}, Snapshots: map[string]map[string]string{}}
 }
@@ -31,7 +31,7 @@ var snapshotSection = lazyregexp.New(`^\[([A-Za-z][A-Za-z0-9_-]+)\]$`)
 
 const driveSection = "[special:cloudinit]"
 
-// ParseConf reads a config file. Unknown lines are dropped, as PVE does.
+// ParseConf reads a config file. It drops unknown lines, as PVE does.
 func ParseConf(text string) *Conf {
 	c := NewConf()
 	section := c.Values
@@ -44,7 +44,7 @@ func ParseConf(text string) *Conf {
 			c.Drive = map[string]string{}
 			section = c.Drive
 		case strings.HasPrefix(line, "["):
-			section = nil // of a kind the lab does not know
+			section = nil // a kind of section that the lab does not know
 			if m := snapshotSection.FindStringSubmatch(line); m != nil {
 				section = map[string]string{}
 				c.Snapshots[m[1]] = section
@@ -54,16 +54,16 @@ func ParseConf(text string) *Conf {
 			section["description"] += decodeText(line[1:]) + "\n"
 		default:
 			if key, value, ok := strings.Cut(line, ": "); ok && key != "description" {
-				// A value without a character is read as the blank before it, as PVE's pattern has it.
+				// PVE's pattern reads an empty value as the blank before it.
 				section[key] = cmp.Or(strings.TrimSpace(value), " ")
 			}
 		}
 	}
-	delete(c.pending, "description") // counts at once, so never waits
+	delete(c.pending, "description") // the description takes effect at once, so it is never pending
 	return c
 }
 
-// String is the config file's text.
+// String returns the config file's text.
 func (c *Conf) String() string {
 	var b strings.Builder
 	writeSection(&b, c.Values)
@@ -93,13 +93,13 @@ func writeSection(b *strings.Builder, section map[string]string) {
 	}
 }
 
-// Get is the value that runs, or "".
+// Get returns the value in effect, or "".
 func (c *Conf) Get(key string) string { return c.Values[key] }
 
 // Has reports whether a key is set.
 func (c *Conf) Has(key string) bool { _, ok := c.Values[key]; return ok }
 
-// Set sets a value that counts at once.
+// Set sets a value that takes effect at once.
 func (c *Conf) Set(key, value string) { c.Values[key] = value }
 
 // Delete removes keys.
@@ -109,10 +109,10 @@ func (c *Conf) Delete(keys ...string) {
 	}
 }
 
-// SetPending notes a change for the next start.
+// SetPending records a change for the next start.
 func (c *Conf) SetPending(key, value string) { c.pending[key] = value }
 
-// DeletePending notes a removal for the next start.
+// DeletePending records a removal for the next start.
 func (c *Conf) DeletePending(key string) {
 	delete(c.pending, key)
 	if c.Has(key) {
@@ -120,14 +120,14 @@ func (c *Conf) DeletePending(key string) {
 	}
 }
 
-// DropPendingKey forgets a change that waits for the next start, and returns it.
+// DropPendingKey discards a change that waits for the next start, and returns its value.
 func (c *Conf) DropPendingKey(key string) string {
 	value := c.pending[key]
 	delete(c.pending, key)
 	return value
 }
 
-// ApplyPending makes what waited count. It reports whether anything did.
+// ApplyPending puts the pending changes into effect. It reports whether there were any.
 func (c *Conf) ApplyPending() bool {
 	changed := len(c.pending) > 0
 	for _, key := range strings.Split(c.pending["delete"], ",") {
@@ -139,8 +139,8 @@ func (c *Conf) ApplyPending() bool {
 	return changed
 }
 
-// NoteDrive notes that a value changes which a VM that runs has on its cloud-init drive as it was:
-// until the drive is written again, or the value is that again.
+// NoteDrive records that a value has changed while a running VM's cloud-init drive still has the
+// old one. The record stays until the drive is written again or the value is changed back.
 func (c *Conf) NoteDrive(key, before, after string) {
 	if c.CloudInitVolume() == "" || before == after {
 		return
@@ -155,21 +155,20 @@ func (c *Conf) NoteDrive(key, before, after string) {
 	}
 }
 
-// DropPending forgets what waits for a restart.
+// DropPending discards all changes that wait for a restart.
 func (c *Conf) DropPending() { c.pending = map[string]string{} }
 
-// Clone is a deep copy.
+// Clone returns a deep copy.
 func (c *Conf) Clone() *Conf { return ParseConf(c.String()) }
 
-// Keys are the keys set, sorted.
+// Keys returns the keys that are set, sorted.
 func (c *Conf) Keys() []string { return slices.Sorted(maps.Keys(c.Values)) }
 
 // IsTemplate reports whether the VM is a template.
 func (c *Conf) IsTemplate() bool { return c.Get("template") == "1" }
 
-// Props splits a property string such as `virtio=BC:24:11:00:00:01,bridge=vmbr0`
-// or `local:9/vm-9-disk-0.raw,size=2G` into its parts. The first part without
-// a name is kept under "".
+// Props splits a property string such as `virtio=BC:24:11:00:00:01,bridge=vmbr0` or
+// `local:9/vm-9-disk-0.raw,size=2G` into its parts. A part without a name is kept under "".
 func Props(value string) map[string]string {
 	props := map[string]string{}
 	for _, part := range strings.Split(value, ",") {
@@ -182,10 +181,10 @@ func Props(value string) map[string]string {
 	return props
 }
 
-// SSHKeys are the public keys of the cloud-init settings, one per line.
+// SSHKeys returns the public keys of the cloud-init settings, one per line.
 func (c *Conf) SSHKeys() string { return decodeText(c.Get("sshkeys")) }
 
-// MAC is the hardware address of net0, upper case, or "".
+// MAC returns the hardware address of net0 in upper case, or "".
 func (c *Conf) MAC() string {
 	for _, model := range NICModels {
 		if mac := Props(c.Get("net0"))[model]; mac != "" {
@@ -195,8 +194,8 @@ func (c *Conf) MAC() string {
 	return ""
 }
 
-// EncodeText is PVE::Tools::encode_text: control and high characters, ':' and
-// '%' as %XX.
+// EncodeText does what PVE::Tools::encode_text does: control and high characters, ':' and '%'
+// become %XX.
 func EncodeText(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {
@@ -209,8 +208,7 @@ func EncodeText(text string) string {
 	return b.String()
 }
 
-// decodeText undoes EncodeText and any other %XX encoding; what is not one
-// stays as it is.
+// decodeText undoes EncodeText and any other %XX encoding. It leaves everything else as it is.
 func decodeText(text string) string {
 	var b strings.Builder
 	for i := 0; i < len(text); i++ {

@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// ExitError is how a work-alike ends: what PVE prints on stderr and its exit
-// code, which follows no rule there (whatever errno held).
+// ExitError is how a work-alike ends: what PVE prints on stderr, and its exit code, which follows
+// no rule in PVE (it is whatever errno held).
 type ExitError struct {
 	Code int
 	text string

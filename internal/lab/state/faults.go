@@ -18,38 +18,38 @@ import (
 // Fault is a fault on demand, by its name in faults.json.
 type Fault string
 
-// Faults. Counted ones hold how often they still happen.
+// Faults. The value of a counted fault is how many more times it happens.
 const (
-	FaultLockTimeout        Fault = "lock_timeout"         // count: a VM's config lock is not got
-	FaultStorageLockTimeout Fault = "storage_lock_timeout" // count: a storage's lock is not got
-	FaultTaken              Fault = "taken"                // count: the ID goes to a VM of somebody else just before create or clone
-	FaultTakenCT            Fault = "taken_ct"             // count: the same, to a container
+	FaultLockTimeout        Fault = "lock_timeout"         // count: a VM's config lock cannot be acquired
+	FaultStorageLockTimeout Fault = "storage_lock_timeout" // count: a storage's lock cannot be acquired
+	FaultTaken              Fault = "taken"                // count: somebody else's VM takes the ID just before create or clone
+	FaultTakenCT            Fault = "taken_ct"             // count: the same, with a container
 	FaultResizeFails        Fault = "resize_fails_silently"
 	FaultCloneFails         Fault = "clone_fails_silently"
 	FaultTemplateFails      Fault = "template_fails_silently"
 	FaultStartFails         Fault = "start_fails"           // count: QEMU does not start
 	FaultDestroyLeaves      Fault = "destroy_leaves_volume" // count: destroy warns, exits 0 and leaves the disks
 	FaultDestroyLate        Fault = "destroy_fails_late"    // count: destroy frees the disks, then fails and leaves lock: destroyed
-	FaultStorageFull        Fault = "storage_full"          // count: the storage is full in the middle of an import, a copy or the saving of memory
+	FaultStorageFull        Fault = "storage_full"          // count: the storage fills up during an import, a copy or the saving of memory
 	FaultPoolFull           Fault = "pool_full"             // count: the thin pool is too full for another volume
-	FaultKilledWorker       Fault = "killed_worker"         // count: create or clone dies half way and leaves its lock
+	FaultKilledWorker       Fault = "killed_worker"         // count: create or clone dies halfway and leaves its lock
 	FaultAgentDelay         Fault = "agent_delay"           // seconds from start until the agent responds
 	FaultAgentSilent        Fault = "agent_silent"          // 1: the agent never responds
 	FaultExtraInterfaces    Fault = "extra_interfaces"      // 1: docker0 and a link-local address before the right one
 	FaultShutdownIgnored    Fault = "shutdown_ignored"      // 1: guests do not act on a shutdown request
 	FaultSlowStorage        Fault = "slow_storage_ms"       // milliseconds each storage operation holds the storage's lock
-	FaultMissingStorage     Fault = "missing_storage"       // name of a storage that is not there
-	FaultMissingBridge      Fault = "missing_bridge"        // name of a bridge that is not there
+	FaultMissingStorage     Fault = "missing_storage"       // name of a storage that does not exist
+	FaultMissingBridge      Fault = "missing_bridge"        // name of a bridge that does not exist
 	FaultMissingNode        Fault = "missing_node"          // name of a node that is offline
-	FaultMissingTemplate    Fault = "missing_template"      // ID of a VM nobody finds
+	FaultMissingTemplate    Fault = "missing_template"      // ID of a VM that nobody finds
 	FaultNoQuorum           Fault = "no_quorum"             // 1: every write fails
-	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table has this hardware address for every VM's address
-	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table has this address, a stranger's, for every VM's card
+	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table shows this hardware address for every VM's address
+	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table shows this address, a stranger's, for every VM's card
 	FaultHAManaged          Fault = "ha_managed"            // ID of a VM that is a resource of the HA manager
 	FaultRouted             Fault = "routed"                // process, 1: the host reaches its VMs through a router
 )
 
-// Faults are all known faults.
+// Faults returns all known faults.
 func Faults() []Fault {
 	return []Fault{
 		FaultLockTimeout, FaultStorageLockTimeout, FaultTaken, FaultTakenCT, FaultResizeFails, FaultCloneFails,
@@ -59,7 +59,7 @@ func Faults() []Fault {
 	}
 }
 
-// named are the faults whose value is a name; the others hold a number.
+// named reports whether the fault's value is a name; the others hold a number.
 func (f Fault) named() bool {
 	return slices.Contains([]Fault{FaultMissingStorage, FaultMissingBridge, FaultMissingNode, FaultNeighbourMAC, FaultNeighbourAddress}, f)
 }
@@ -88,7 +88,7 @@ func (s *State) ClearFaults() error {
 	return errors.Join(err, s.showFaults())
 }
 
-// ActiveFaults are the faults that are on.
+// ActiveFaults returns the faults that are on.
 func (s *State) ActiveFaults() (map[Fault]string, error) {
 	faults := map[Fault]string{}
 	if err := sys.ReadJSON(s.Path("faults.json"), &faults); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -108,14 +108,14 @@ func (s *State) editFaults(edit func(map[Fault]string)) error {
 	})
 }
 
-// Fault is a fault's value, "" when it is off. A control file nobody can read
-// counts as no faults.
+// Fault returns a fault's value, or "" when it is off. An unreadable control file counts as no
+// faults.
 func (s *State) Fault(fault Fault) string {
 	faults, _ := s.ActiveFaults()
 	return faults[fault]
 }
 
-// UseFault reports whether a counted fault happens now, and counts it.
+// UseFault reports whether a counted fault happens now, and uses up one count.
 func (s *State) UseFault(fault Fault) bool {
 	if s.Fault(fault) == "" {
 		return false
@@ -133,12 +133,12 @@ func (s *State) UseFault(fault Fault) bool {
 	return happens && err == nil
 }
 
-// Lists reports whether a name or ID is among a fault's comma separated values.
+// Lists reports whether a name or ID is among a fault's comma-separated values.
 func (s *State) Lists(fault Fault, name string) bool {
 	return slices.Contains(strings.Split(s.Fault(fault), ","), name)
 }
 
-// Pause waits as long as a fault says, in milliseconds.
+// Pause sleeps for the fault's value in milliseconds.
 func (s *State) Pause(ctx context.Context, fault Fault) error {
 	ms, _ := strconv.Atoi(s.Fault(fault))
 	return sleep.For(ctx, time.Duration(ms)*time.Millisecond)

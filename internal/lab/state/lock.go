@@ -10,11 +10,11 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// LockWait is how long PVE waits for a VM's config lock and for a storage.
+// LockWait is how long PVE waits for the lock of a VM's config or of a storage.
 const LockWait = 10 * time.Second
 
-// WithLock runs fn while holding the flock file locks/<name>. shown is the
-// name PVE would print. As PVE does, it says on stderr when it has to wait.
+// WithLock runs fn while holding the flock file locks/<name>. shown is the name that PVE would
+// print. As in PVE, a message on stderr says when it has to wait.
 func (s *State) WithLock(ctx context.Context, stderr io.Writer, name, shown string, wait time.Duration, fn func() error) error {
 	return withLock(ctx, stderr, s.Path("locks", name), wait, Fail(255, "can't lock file '%s' - got timeout", shown), fn)
 }
@@ -24,7 +24,7 @@ func (s *State) WithClusterLock(ctx context.Context, stderr io.Writer, name stri
 	return withLock(ctx, stderr, s.Common("locks", name), LockWait, Fail(255, "cfs-lock '%s' error: got lock request timeout", name), fn)
 }
 
-// withLock returns late if it does not get the lock in time.
+// withLock returns late if it cannot acquire the lock in time.
 func withLock(ctx context.Context, stderr io.Writer, path string, wait time.Duration, late error, fn func() error) error {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644)
 	if err != nil {

@@ -14,24 +14,23 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// The nodes of a cluster, and what each sees of the others. A lab of one node has
-// no members.
+// The nodes of a cluster, and what each sees of the others. A lab of one node has no members.
 
-// Member is a node of a cluster of labs, as cluster.json has it. Each is a lab with a
-// directory of its own.
+// Member is a node of a cluster, as stored in cluster.json. Each node is a lab with its own
+// directory.
 type Member struct {
 	Name        string    `json:"name"`
 	Dir         string    `json:"dir"`
 	IP          string    `json:"ip"`
 	MemoryMB    int       `json:"memory_mb"`
 	CPUs        int       `json:"cpus"`
-	Down        time.Time `json:"down,omitzero"`    // since when it is off; zero: it is on
-	CutOff      time.Time `json:"cut_off,omitzero"` // since when no other node hears it; zero: they do
+	Down        time.Time `json:"down,omitzero"`    // since when the node is off; zero: it is on
+	CutOff      time.Time `json:"cut_off,omitzero"` // since when no other node hears this one; zero: they do
 	Running     []int     `json:"running,omitempty"`
 	Maintenance bool      `json:"maintenance,omitempty"`
 }
 
-// Gone returns since when the other nodes have not heard from it; zero if they do.
+// Gone returns since when the other nodes have not heard from the member, or zero if they do.
 func (m Member) Gone() time.Time {
 	if m.Down.IsZero() {
 		return m.CutOff
@@ -39,7 +38,7 @@ func (m Member) Gone() time.Time {
 	return m.Down
 }
 
-// Common is a path below what all nodes of a cluster share; without a cluster below
+// Common is a path below the directory that all nodes of a cluster share; without a cluster, below
 // the state directory.
 func (s *State) Common(elem ...string) string {
 	if s.Config.Cluster == "" {
@@ -50,7 +49,7 @@ func (s *State) Common(elem ...string) string {
 
 func (s *State) membersPath() string { return s.Common("cluster.json") }
 
-// Members are the cluster's nodes, in order; none without a cluster.
+// Members returns the cluster's nodes in order, or none without a cluster.
 func (s *State) Members() ([]Member, error) {
 	if s.Config.Cluster == "" {
 		return nil, nil
@@ -60,7 +59,7 @@ func (s *State) Members() ([]Member, error) {
 	return members, err
 }
 
-// SetMembers makes a cluster of these nodes.
+// SetMembers replaces the list of the cluster's nodes.
 func (s *State) SetMembers(members []Member) error {
 	return sys.WriteJSON(s.membersPath(), members, 0o644)
 }
@@ -91,7 +90,7 @@ func (s *State) EditMembers(ctx context.Context, edit func([]Member) error) erro
 	})
 }
 
-// Member is the state of a node of the cluster; ok is false when there is none of that name.
+// Member returns the state of the named node; ok is false if it cannot be found or opened.
 func (s *State) Member(name string) (node *State, m Member, ok bool) {
 	members, err := s.Members()
 	if err != nil {
@@ -114,7 +113,7 @@ type Node struct {
 	Online bool
 }
 
-// Nodes are the cluster's nodes as this one sees them, in the order of their IDs.
+// Nodes returns the cluster's nodes as this one sees them, in the order of their IDs.
 func (s *State) Nodes() []Node {
 	members, _ := s.Members()
 	all := []Node{{Name: s.Config.Node, IP: "127.0.0.1", Local: true, Online: true}}
@@ -140,8 +139,8 @@ func sees(members []Member, node string, m Member) bool {
 	return m.Gone().IsZero() && self >= 0 && members[self].Gone().IsZero()
 }
 
-// Quorate returns the error with which every change fails without quorum, else nil. A
-// node of a cluster has quorum when it sees more than half of all nodes.
+// Quorate returns the error with which every change fails without quorum, else nil. A node of a
+// cluster has quorum when it sees more than half of all nodes.
 func (s *State) Quorate() error {
 	members, err := s.Members()
 	if err != nil {
@@ -159,8 +158,8 @@ func (s *State) Quorate() error {
 	return nil
 }
 
-// WriteMembers writes etc/pve/.members as pmxcfs shows it: a host without a
-// cluster has no list of nodes there.
+// WriteMembers writes etc/pve/.members as pmxcfs shows it: on a host without a cluster, the file
+// has no list of nodes.
 func (s *State) WriteMembers() error {
 	nodes := s.Nodes()
 	m := map[string]any{"nodename": s.Config.Node, "version": len(nodes) - 1}
@@ -187,8 +186,8 @@ func (s *State) WriteMembers() error {
 	return sys.WriteFile(s.Path("etc", "pve", ".members"), append(raw, '\n'), 0o644)
 }
 
-// writeManagerStatus writes the HA manager's status of the nodes. The manager is idle,
-// and has none, until a node is put into maintenance for the first time.
+// writeManagerStatus writes the HA manager's status of the nodes. The manager is idle, and has no
+// status file, until a node is put into maintenance for the first time.
 func (s *State) writeManagerStatus(members []Member) error {
 	path := s.Common("pve", "ha", "manager_status")
 	_, err := os.Stat(path)
@@ -212,7 +211,7 @@ func (s *State) writeManagerStatus(members []Member) error {
 	return sys.WriteFile(path, raw, 0o640)
 }
 
-// HAStates returns the HA manager's state of each node; nil while the manager is idle.
+// HAStates returns the HA manager's state of each node, or nil while the manager is idle.
 func (s *State) HAStates() map[string]string {
 	var status struct {
 		Nodes map[string]string `json:"node_status"`
@@ -221,8 +220,8 @@ func (s *State) HAStates() map[string]string {
 	return status.Nodes
 }
 
-// Statistics: the API shows of each node what it sent last. Nodes send every 10 s
-// (pvestatd), and what is older than 5 minutes is forgotten (pmxcfs).
+// For each node, the API shows the statistics that the node sent last. Nodes send them every 10 s
+// (pvestatd), and pmxcfs forgets those older than 5 minutes.
 const (
 	StatisticsInterval = 10 * time.Second
 	StatisticsKept     = 5 * time.Minute
@@ -230,7 +229,7 @@ const (
 
 func (s *State) birthPath(id int) string { return s.Common("born", fmt.Sprint(id)) }
 
-// noteBirth notes when an ID was taken: the statistics do not know it at once.
+// noteBirth records when an ID was taken, because the statistics do not show a new VM at once.
 func (s *State) noteBirth(id int) error {
 	if s.Config.Cluster == "" {
 		return nil
@@ -238,17 +237,17 @@ func (s *State) noteBirth(id int) error {
 	if err := sys.WriteFile(s.birthPath(id), nil, 0o644); err != nil {
 		return err
 	}
-	now := time.Now() // the kernel's own time of a file is up to 4 ms old
+	now := time.Now() // the time that the kernel gives a file is up to 4 ms old
 	return os.Chtimes(s.birthPath(id), now, now)
 }
 
-// BornAfter reports whether a VM of a cluster was made after a moment.
+// BornAfter reports whether a VM of a cluster was made after the given moment.
 func (s *State) BornAfter(id int, moment time.Time) bool {
 	info, err := os.Stat(s.birthPath(id))
 	return err == nil && info.ModTime().After(moment)
 }
 
-// ForgetBirths makes all VMs there are as old as the lab.
+// ForgetBirths makes all existing VMs as old as the lab.
 func (s *State) ForgetBirths() error {
 	if s.Config.Cluster == "" {
 		return nil

@@ -1,6 +1,6 @@
 package state
 
-// MaxNICs is how many netN keys PVE knows.
+// MaxNICs is the number of netN keys that PVE knows.
 const MaxNICs = 32
 
 // NICModels are the models of network cards, as netN names them.
@@ -9,15 +9,15 @@ var NICModels = []string{
 	"ne2k_isa", "ne2k_pci", "pcnet", "rtl8139", "vmxnet3",
 }
 
-// NIC is a VM's network interface, as its netN says.
+// NIC is a VM's network interface, as its netN describes it.
 type NIC struct {
 	Device string // QEMU's device type
 	MAC    string
 	Bridge string
-	Down   bool // its link is
+	Down   bool // whether its link is down
 }
 
-// ParseNIC reads a netN value; ok is false when it names no model.
+// ParseNIC reads a netN value; ok is false if it names no model.
 func ParseNIC(value string) (NIC, bool) {
 	props := Props(value)
 	for _, model := range NICModels {

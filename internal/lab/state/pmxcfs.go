@@ -11,15 +11,15 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// The nodes of a cluster share one /etc/pve as long as they have quorum. A node without
-// quorum keeps what it saw last, and nothing can be written there. pmxcfs refuses that
-// with `Permission denied`. Root ignores the modes of files, so for root the lab makes
-// the files immutable, and the error is `Operation not permitted`.
+// The nodes of a cluster share one /etc/pve as long as they have quorum. A node without quorum
+// keeps what it saw last, and nothing can be written there: pmxcfs refuses with `Permission
+// denied`. Root ignores file modes, so for root the lab makes the files immutable, and the error is
+// `Operation not permitted`.
 
-// clusterFiles are the entries of /etc/pve that all nodes have in common.
+// clusterFiles are the entries of /etc/pve that all nodes share.
 var clusterFiles = []string{"nodes", "priv", "ha", "storage.cfg"}
 
-// LayOutCluster creates the files that all nodes have in common.
+// LayOutCluster creates the files that all nodes share.
 func (s *State) LayOutCluster() error {
 	for _, dir := range []string{"locks", "born", "pve/nodes", "pve/priv", "pve/ha", "storage/shared/images"} {
 		if err := os.MkdirAll(s.Common(dir), 0o755); err != nil {
@@ -60,7 +60,7 @@ func (s *State) ShowCluster() error {
 	return errors.Join(s.freeze(), s.WriteMembers())
 }
 
-// link points the common entries of this node's /etc/pve to a directory.
+// link points the shared entries of this node's /etc/pve to a directory.
 func (s *State) link(dir string) error {
 	for _, name := range clusterFiles {
 		path := s.Path("etc", "pve", name)
@@ -75,7 +75,7 @@ func (s *State) link(dir string) error {
 
 func (s *State) frozen() string { return s.Path("etc", "frozen") }
 
-// freeze keeps what is in /etc/pve now, for this node only, and lets nobody write there.
+// freeze keeps a copy of the current /etc/pve for this node only, which nobody can write to.
 func (s *State) freeze() error {
 	if target, err := os.Readlink(s.Path("etc", "pve", "nodes")); err == nil && target == filepath.Join(s.frozen(), "nodes") {
 		return nil
@@ -91,12 +91,12 @@ func (s *State) freeze() error {
 	}
 	return eachFile(s.frozen(), func(path string, info fs.FileInfo) error {
 		err := os.Chmod(path, info.Mode().Perm()&^0o222)
-		_ = setImmutable(path, true) // root's alone, and not on every file system
+		_ = setImmutable(path, true) // needs root, and not every file system supports it
 		return err
 	})
 }
 
-// Thaw removes what freeze kept.
+// Thaw removes the copy that freeze made.
 func (s *State) Thaw() error {
 	err := eachFile(s.frozen(), func(path string, info fs.FileInfo) error {
 		_ = setImmutable(path, false)
@@ -105,7 +105,7 @@ func (s *State) Thaw() error {
 	return errors.Join(err, os.RemoveAll(s.frozen()))
 }
 
-// eachFile visits a directory and all below it; a missing one is an empty one.
+// eachFile visits a directory and everything below it. A missing directory counts as empty.
 func eachFile(dir string, visit func(path string, info fs.FileInfo) error) error {
 	return filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
 		if errors.Is(err, fs.ErrNotExist) {
@@ -120,7 +120,7 @@ func eachFile(dir string, visit func(path string, info fs.FileInfo) error) error
 
 const immutableFlag = 0x10 // FS_IMMUTABLE_FL of linux/fs.h
 
-// setImmutable sets or clears what chattr calls +i.
+// setImmutable sets or clears the attribute that chattr calls +i.
 func setImmutable(path string, on bool) error {
 	f, err := os.Open(path)
 	if err != nil {

@@ -1,6 +1,5 @@
-// Package state is a lab's state directory, which all of its processes share:
-// settings, VM configs in PVE's own syntax, volumes, locks and faults on demand.
-// It starts nothing.
+// Package state is a lab's state directory, which all of its processes share: settings, VM configs
+// in PVE's own syntax, volumes, locks and faults on demand. It starts no processes.
 package state
 
 import (
@@ -16,30 +15,31 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Config is lab.json: what a lab was set up with. It is written by up and read
-// by every other command.
+// Config is the content of lab.json: the settings a lab was brought up with. Up writes it; every
+// other command reads it.
 type Config struct {
 	Driver  string `json:"driver"`
-	Version string `json:"version"` // PVE version played: 9.2 or 8.2
+	Version string `json:"version"` // PVE version to simulate: 9.2 or 8.2
 	Node    string `json:"node"`    // this node's name
 	Bridge  string `json:"bridge"`
-	Storage string `json:"storage"` // where the template lies and clones go
+	Storage string `json:"storage"` // storage of the template and its clones
 	Binary  string `json:"binary"`  // absolute path of the pvelab binary
 
 	SSHHost   string `json:"ssh_host"`   // where the lab's sshd listens, set by up
-	SSHPort   int    `json:"ssh_port"`   // its port
-	GuestPort int    `json:"guest_port"` // port of the guests' SSH servers, 22 where it can be bound
+	SSHPort   int    `json:"ssh_port"`   // and at which port
+	GuestPort int    `json:"guest_port"` // port of the guests' SSH servers; 22 if it can be bound
 
 	Direct         bool   `json:"direct,omitempty"`          // qemu: route from outside to the guests
 	BlockCallbacks bool   `json:"block_callbacks,omitempty"` // qemu: guests cannot reach the outside
 	ImageVariant   string `json:"image_variant,omitempty"`   // qemu: "" tuned, "plain"
 	RealSystemd    bool   `json:"real_systemd,omitempty"`    // the host is a container with a systemd of its own
-	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm, and what loading their modules takes
-	CallMS         int    `json:"call_ms,omitempty"`         // what a call takes where the modules are loaded
+	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm, and of loading their modules
+	CallMS         int    `json:"call_ms,omitempty"`         // time of a call whose modules are already loaded
 
-	// Of a node of a cluster. The first node's lab is the cluster's: up and down are its.
+	// These are set for a node of a cluster only. Up and Down act on the lab of the first node, for
+	// the whole cluster.
 	Cluster string `json:"cluster,omitempty"` // directory of what all nodes share; "": no cluster
-	Sizes   string `json:"sizes,omitempty"`   // of the first node: memory in MiB and CPUs of each, `32768/8 16384/4`
+	Sizes   string `json:"sizes,omitempty"`   // first node only: memory in MiB and CPUs of each node, `32768/8 16384/4`
 }
 
 // State is a lab's state directory: everything its processes share.
@@ -52,16 +52,16 @@ type Config struct {
 //	storage/local-lvm/          volumes of the thin pool, flat
 //	locks/                      flock files
 //	run/<id>/                   of a running VM: pid, agent socket, address
-//	log/<id>.log                its serial console
+//	log/<id>.log                the VM's serial console
 //	log/tools                   each call of qm, pvesh and pvesm: started, or of loaded modules
 //	bin/                        qm, pvesh, pvesm, pveversion; process: ip
-//	perl/                       stand-ins of Proxmox's modules
-//	dpkg-status                 the host's list of packages, of which the time counts
+//	perl/                       stand-ins for Proxmox's modules
+//	dpkg-status                 stands for the host's list of packages; only its time matters
 //	ssh/                        the lab's sshd: keys, config, pid
 type State struct {
 	Dir    string // absolute
 	Config Config
-	Log    io.Writer // progress for people, a line each; nil: none
+	Log    io.Writer // progress for people, one line each; nil: none
 }
 
 // Progress is where progress for people goes; it is never nil.
@@ -75,8 +75,7 @@ func (s *State) Progress() io.Writer {
 // ErrNoLab says that a directory holds no lab.
 var ErrNoLab = errors.New("no lab here")
 
-// Open reads the settings of the lab in dir. Where there is none the error
-// is ErrNoLab.
+// Open reads the settings of the lab in dir. If there is no lab, the error is ErrNoLab.
 func Open(dir string) (*State, error) {
 	abs, err := filepath.Abs(dir)
 	if err != nil {
@@ -93,8 +92,8 @@ func Open(dir string) (*State, error) {
 // Save writes lab.json.
 func (s *State) Save() error { return sys.WriteJSON(s.Path("lab.json"), s.Config, 0o644) }
 
-// Hash is a number drawn from the state directory's path. Names, addresses
-// and ports are derived from it, so that two labs run side by side.
+// Hash is a number derived from the state directory's path. Names, addresses and ports are derived
+// from it, so that two labs can run side by side.
 func (s *State) Hash() uint32 {
 	sum := sha256.Sum256([]byte(s.Dir))
 	return binary.BigEndian.Uint32(sum[:4])
@@ -116,27 +115,27 @@ func (s *State) Root() string {
 	return filepath.Dir(s.Config.Cluster)
 }
 
-// RunDir holds a running VM's pid file and sockets. It exists while the VM
-// runs; its name is short because a unix socket path ends at 107 bytes.
+// RunDir holds a running VM's pid file and sockets, and exists while the VM runs. Its name is short
+// because a Unix socket path is limited to 107 bytes.
 func (s *State) RunDir(id int) string { return s.Path("run", strconv.Itoa(id)) }
 
-// LogPath is the VM's serial console log.
+// LogPath is the log of the VM's serial console.
 func (s *State) LogPath(id int) string { return s.Path("log", strconv.Itoa(id)+".log") }
 
-// BinDir holds the work-alikes, to be put first in the PATH of the lab's sshd.
+// BinDir holds the work-alikes. It comes first in the PATH of the lab's sshd.
 func (s *State) BinDir() string { return s.Path("bin") }
 
 // SSHDir holds the lab's sshd: host key, client key pair, config, pid file.
 func (s *State) SSHDir() string { return s.Path("ssh") }
 
-// ClientKeyPath is the private key that logs in to the lab's sshd; all nodes of a
-// cluster have that of the first.
+// ClientKeyPath is the private key that logs in to the lab's sshd; all nodes of a cluster use the
+// first node's.
 func (s *State) ClientKeyPath() string { return filepath.Join(s.Root(), "ssh", "id_ed25519") }
 
-// KnownHostsPath names the lab's sshd with its host key.
+// KnownHostsPath is the known_hosts file with the host key of the lab's sshd.
 func (s *State) KnownHostsPath() string { return s.Path("ssh", "known_hosts") }
 
-// HomeDir is the home of who logs in: the lab's own, so that a session neither
-// runs the start-up files of the machine's user (bash reads .bashrc under sshd)
-// nor leaves anything in that user's home.
+// HomeDir is the home of the user who logs in. It belongs to the lab, so that a session neither
+// runs the start-up files of the machine's user (bash reads .bashrc under sshd) nor leaves anything
+// in that user's home.
 func (s *State) HomeDir() string { return s.Path("home") }

@@ -13,19 +13,18 @@ import (
 
 // The two kinds of VM a lab runs.
 const (
-	DriverProcess = "process" // a process in namespaces of its own: milliseconds, isolates nothing
+	DriverProcess = "process" // a process in its own namespaces: starts in milliseconds, isolates nothing
 	DriverQemu    = "qemu"    // a real QEMU machine
 )
 
-// ErrShutdownTimeout is what Shutdown returns when the guest has not gone in
-// time; qm turns it into `VM quit/powerdown failed - got timeout`.
+// ErrShutdownTimeout is what Shutdown returns if the guest does not shut down in time; qm turns it
+// into `VM quit/powerdown failed - got timeout`.
 var ErrShutdownTimeout = errors.New("guest did not shut down in time")
 
-// ErrBusy is a disk that the guest uses, so that it cannot be taken away.
+// ErrBusy means that the guest uses a disk, so that it cannot be removed.
 var ErrBusy = errors.New("still busy in guest?")
 
-// VM is one VM as a driver needs it: its number and the config that is to
-// run (pending changes already applied).
+// VM is a VM as a driver needs it: its ID and the config to run, with pending changes applied.
 type VM struct {
 	ID   int
 	Conf *Conf
@@ -34,8 +33,8 @@ type VM struct {
 // PidFile records the process of a running VM: QEMU, or the guest's init.
 func (s *State) PidFile(id int) string { return filepath.Join(s.RunDir(id), "pid") }
 
-// QemuPidFile is where Proxmox's QEMU writes its process ID; its name is among
-// that process's arguments. Scripts see by it whether a VM runs.
+// QemuPidFile is where Proxmox's QEMU writes its process ID. The path is among that process's
+// arguments, by which scripts see whether a VM runs.
 func (s *State) QemuPidFile(id int) string {
 	return filepath.Join(s.QemuDir(), strconv.Itoa(id)+".pid")
 }
@@ -43,8 +42,8 @@ func (s *State) QemuPidFile(id int) string {
 // QemuDir stands for Proxmox's /run/qemu-server.
 func (s *State) QemuDir() string { return s.Path("run", "qemu-server") }
 
-// ShowAgent has the agent's socket where Proxmox's QEMU has it. A VM has it as long as its
-// process, whose file is beside it.
+// ShowAgent links the agent's socket to where Proxmox's QEMU has it. The link exists as long as the
+// VM's process, whose pid file is beside it.
 func (s *State) ShowAgent(id int) error {
 	link := s.qemuAgent(id)
 	if err := os.RemoveAll(link); err != nil {
@@ -55,21 +54,21 @@ func (s *State) ShowAgent(id int) error {
 
 func (s *State) qemuAgent(id int) string { return filepath.Join(s.QemuDir(), strconv.Itoa(id)+".qga") }
 
-// ForgetProcess removes what Proxmox's QEMU leaves beside a VM's process.
+// ForgetProcess removes the pid file and socket that Proxmox's QEMU has for a running VM.
 func (s *State) ForgetProcess(id int) error {
 	return errors.Join(os.RemoveAll(s.QemuPidFile(id)), os.RemoveAll(s.qemuAgent(id)))
 }
 
-// Pid is a VM's process, if it runs.
+// Pid returns a VM's process, if it runs.
 func (s *State) Pid(id int) (pid int, running bool) { return sys.ReadPidFile(s.PidFile(id)) }
 
 // AgentSocketName is the name of AgentSocket in the VM's run directory.
 const AgentSocketName = "qga"
 
-// AgentSocket is the unix socket that speaks the QEMU guest agent protocol.
+// AgentSocket is the Unix socket that speaks the QEMU guest agent protocol.
 func (s *State) AgentSocket(id int) string { return filepath.Join(s.RunDir(id), AgentSocketName) }
 
-// AddressPath holds where a running process guest's SSH server listens.
+// AddressPath is the file with the address of a running process guest's SSH server.
 func (s *State) AddressPath(id int) string { return s.Path("run", fmt.Sprint(id), "address") }
 
 // AgentEnabled reports whether the VM is to have a guest agent.
@@ -78,5 +77,5 @@ func (c *Conf) AgentEnabled() bool {
 	return cmp.Or(props["enabled"], props[""]) == "1"
 }
 
-// TaskPath is the pid file of whoever works on a VM now.
+// TaskPath is the pid file of the process that currently works on a VM.
 func (s *State) TaskPath(id string) string { return s.Path("locks", "task-"+id) }

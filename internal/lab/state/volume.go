@@ -14,9 +14,9 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// Storage is one of the lab's storages: a node has two of its own, a cluster one for
-// all. A thin pool's volumes are files in one flat directory, in whatever format the
-// driver likes; qm shows them raw, as it does block devices.
+// Storage is one of the lab's storages. A node has two of its own, and all nodes of a cluster share
+// one. A thin pool's volumes are files in one flat directory, in any format the driver likes; qm
+// shows them as raw, as it does block devices.
 type Storage struct {
 	Name    string
 	Kind    string // dir, lvmthin or nfs
@@ -28,7 +28,7 @@ type Storage struct {
 // Thin reports whether the storage is a thin pool.
 func (st Storage) Thin() bool { return st.Kind == "lvmthin" }
 
-// Storages are the storages there are, without those that a fault hides.
+// Storages returns the existing storages, without those that a fault hides.
 func (s *State) Storages() []Storage {
 	const files = "images,iso,vztmpl,backup,import"
 	all := []Storage{
@@ -41,7 +41,7 @@ func (s *State) Storages() []Storage {
 	return slices.DeleteFunc(all, func(st Storage) bool { return s.Lists(FaultMissingStorage, st.Name) })
 }
 
-// Storage finds a storage by name; without one it fails with PVE's text.
+// Storage finds a storage by name. If there is none, it fails with PVE's text.
 func (s *State) Storage(name string) (Storage, error) {
 	for _, st := range s.Storages() {
 		if st.Name == name {
@@ -51,12 +51,12 @@ func (s *State) Storage(name string) (Storage, error) {
 	return Storage{}, Fail(255, "storage '%s' does not exist", name)
 }
 
-// VolumePattern takes a volume's last name apart: what it is (vm or base), the
-// owner, the rest.
+// VolumePattern splits the last part of a volume's name into what it is (vm or base), the owner,
+// and the rest.
 var VolumePattern = lazyregexp.New(`^(vm|base)-(\d+)-(\S+)$`)
 
-// VolumePath is the file behind a volume id such as local-lvm:vm-100-disk-0
-// or local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2.
+// VolumePath is the file behind a volume ID such as local-lvm:vm-100-disk-0 or
+// local:9000/base-9000-disk-0.qcow2/101/vm-101-disk-0.qcow2.
 func (s *State) VolumePath(volid string) (string, error) {
 	name, volume, ok := strings.Cut(volid, ":")
 	if !ok {
@@ -79,14 +79,14 @@ func (s *State) VolumePath(volid string) (string, error) {
 	return "", Fail(255, "unable to parse %s volume name '%s'", st.Kind, volume)
 }
 
-// OwnPart is a volume without the base that it is a clone of, which its clones do not name.
+// OwnPart returns a volume ID without the base it is a clone of, as its own clones name it.
 func OwnPart(volid string) string {
 	storage, volume, _ := strings.Cut(volid, ":")
 	parts := strings.Split(volume, "/")
 	return storage + ":" + strings.Join(parts[max(0, len(parts)-2):], "/")
 }
 
-// Owner is the ID of the VM that a volume bears in its name; 0: none.
+// Owner returns the ID of the VM in a volume's name, or 0.
 func Owner(volid string) int {
 	m := VolumePattern.FindStringSubmatch(volid[strings.LastIndexAny(volid, ":/")+1:])
 	if m == nil {
@@ -96,9 +96,9 @@ func Owner(volid string) int {
 	return id
 }
 
-// NewVolume finds the lowest free disk name of a VM on a storage. The caller
-// holds the storage's lock until the file is there. PVE takes any file with
-// the number for taken, whatever its format.
+// NewVolume finds the lowest free disk name of a VM on a storage. The caller holds the storage's
+// lock until the file exists. As in PVE, any file with the number counts as taken, whatever its
+// format.
 func (s *State) NewVolume(st Storage, id int, format string) (volid string, err error) {
 	for n := range 100 {
 		stem := fmt.Sprintf("vm-%d-disk-%d", id, n)
@@ -110,7 +110,7 @@ func (s *State) NewVolume(st Storage, id int, format string) (volid string, err 
 	return "", Fail(255, "unable to allocate an image name for VM %d in storage '%s'", id, st.Name)
 }
 
-// VolID builds a volume's id. A thin pool's volumes have no extension.
+// VolID builds a volume ID. A thin pool's volumes have no extension.
 func (st Storage) VolID(id int, stem, format string) string {
 	if st.Thin() {
 		return st.Name + ":" + stem
@@ -143,7 +143,7 @@ type Volume struct {
 	Owner  int
 }
 
-// Volumes lists a storage, optionally of one owner (0: all).
+// Volumes lists a storage's volumes, optionally of one owner only (0: all).
 func (s *State) Volumes(st Storage, owner int) []Volume {
 	dirs := []string{st.root}
 	if !st.Thin() {
@@ -173,8 +173,8 @@ func (s *State) Volumes(st Storage, owner int) []Volume {
 	return found
 }
 
-// UsedBy finds a linked clone of a base volume on a directory storage, by the
-// VM configs that name it: this node's, or with a shared storage all nodes'.
+// UsedBy reports whether a base volume on a directory storage has a linked clone, judged by the VM
+// configs that name it: this node's, or all nodes' for a shared storage.
 func (s *State) UsedBy(baseVolid string) bool {
 	baseVolid = OwnPart(baseVolid)
 	name, _, _ := strings.Cut(baseVolid, ":")
@@ -219,7 +219,7 @@ type Drive struct {
 	Props map[string]string
 }
 
-// ParseDrive reads a drive's value: volume first, then properties.
+// ParseDrive reads a drive's value: the volume, and its properties.
 func ParseDrive(value string) Drive {
 	p := Props(value)
 	file := p[""]
@@ -244,10 +244,10 @@ func (d Drive) String() string {
 // CDROM reports whether the drive is a CD drive.
 func (d Drive) CDROM() bool { return d.Props["media"] == "cdrom" }
 
-// CloudInit reports whether it is the one cloud-init reads.
+// CloudInit reports whether the drive is the one that cloud-init reads.
 func (d Drive) CloudInit() bool { return d.CDROM() && strings.Contains(d.File, "-cloudinit") }
 
-// Storage is the name of the storage of the drive's volume; "": it has none.
+// Storage is the name of the storage of the drive's volume, or "" if it has none.
 func (d Drive) Storage() string {
 	name, _, named := strings.Cut(d.File, ":")
 	if !named {
@@ -256,10 +256,10 @@ func (d Drive) Storage() string {
 	return name
 }
 
-// Disk reports whether it is a disk: no CD drive, and none that is empty.
+// Disk reports whether the drive is a disk: neither a CD drive nor empty.
 func (d Drive) Disk() bool { return !d.CDROM() && d.File != "none" }
 
-// Drives are the drives of a config or of a snapshot, in the order of their keys.
+// Drives iterates over the drives of a config or of a snapshot, in the order of their keys.
 func Drives(values map[string]string) iter.Seq2[string, Drive] {
 	return func(yield func(string, Drive) bool) {
 		for _, key := range slices.Sorted(maps.Keys(values)) {
@@ -270,7 +270,7 @@ func Drives(values map[string]string) iter.Seq2[string, Drive] {
 	}
 }
 
-// CloudInitVolume is the volume id of the VM's cloud-init drive, or "".
+// CloudInitVolume is the volume ID of the VM's cloud-init drive, or "".
 func (c *Conf) CloudInitVolume() string {
 	for _, d := range Drives(c.Values) {
 		if d.CloudInit() {
@@ -280,11 +280,11 @@ func (c *Conf) CloudInitVolume() string {
 	return ""
 }
 
-// BootOrder are the keys of what the VM boots from, first to be tried first.
+// BootOrder returns the keys of the devices the VM boots from, in the order they are tried.
 func (c *Conf) BootOrder() []string { return strings.Split(Props(c.Get("boot"))["order"], ";") }
 
-// BootDisk is the key and volume id of the disk the VM boots from: the first
-// disk of the boot order, else the first disk there is.
+// BootDisk returns the key and volume ID of the disk the VM boots from: the first disk of the boot
+// order, else the first disk there is.
 func (c *Conf) BootDisk() (key, volid string) {
 	for _, key := range append(c.BootOrder(), c.Keys()...) {
 		d := ParseDrive(c.Get(key))
@@ -295,7 +295,7 @@ func (c *Conf) BootDisk() (key, volid string) {
 	return "", ""
 }
 
-// ParseSize reads 10G, 512M, 4096K, 123 as bytes.
+// ParseSize reads 10G, 512M, 4096K or 123 as bytes.
 func ParseSize(text string) (int64, error) {
 	units := map[byte]int64{'K': 1 << 10, 'M': 1 << 20, 'G': 1 << 30, 'T': 1 << 40}
 	factor := int64(1)
@@ -310,7 +310,7 @@ func ParseSize(text string) (int64, error) {
 	return int64(n * float64(factor)), nil
 }
 
-// FormatSize writes bytes the way PVE does: in the largest unit that divides.
+// FormatSize writes bytes the way PVE does: in the largest unit that divides the size.
 func FormatSize(size int64) string {
 	units := []string{"", "K", "M", "G", "T"}
 	unit := 0
