@@ -1,5 +1,5 @@
-// Package agent is a client of the QEMU guest agent protocol, JSON lines over the machine's
-// agent socket: it speaks to QEMU's agent as to the process driver's.
+// Package agent is a client of the QEMU guest agent protocol: JSON lines over a VM's agent socket.
+// It works with QEMU's agent and with the process driver's.
 package agent
 
 import (
@@ -22,14 +22,14 @@ const (
 	Timeout     = 10 * time.Second // for other commands
 )
 
-// Error is an agent's own refusal of a command.
+// Error is the agent's own refusal of a command.
 type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Call runs one command in the guest's agent and returns its return value; an
-// Error is the agent's own. It begins with guest-sync-delimited, because the
-// channel may still hold returns nobody read.
+// Call runs one command in the guest's agent and returns its return value. An Error is the agent's
+// own. The call begins with guest-sync-delimited, because the channel may still hold answers that
+// nobody read.
 func Call(ctx context.Context, socket, command string, arguments any, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -83,13 +83,13 @@ func agentAnswer(r *bufio.Reader) (json.RawMessage, error) {
 	return answer.Value()
 }
 
-// Request is a command, as QEMU's monitor takes it, too.
+// Request is a command; QEMU's monitor uses the same form.
 type Request struct {
 	Execute   string `json:"execute"`
 	Arguments any    `json:"arguments,omitempty"`
 }
 
-// Answer is what comes back. An event of the monitor has neither of these.
+// Answer is a reply. For an event of the monitor, both fields are empty.
 type Answer struct {
 	Return json.RawMessage
 	Error  *struct{ Desc string }
