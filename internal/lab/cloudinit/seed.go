@@ -1,5 +1,5 @@
-// Package cloudinit makes what a VM's cloud-init reads (NoCloud) from the VM's
-// config, in PVE's format.
+// Package cloudinit makes the data that a VM's cloud-init reads (NoCloud) from the VM's config, in
+// PVE's format.
 package cloudinit
 
 import (
@@ -17,7 +17,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Seed is what a VM's cloud-init reads (NoCloud), in PVE's format
+// Seed is the data that a VM's cloud-init reads (NoCloud), in PVE's format
 // (PVE::QemuServer::Cloudinit).
 type Seed struct {
 	User    string
@@ -25,15 +25,15 @@ type Seed struct {
 	Meta    string
 }
 
-// New returns the seed from a VM's config. nameserver is the host's
-// own: PVE hands it on when the config names none.
+// New returns the seed for a VM's config. nameserver is the host's own, which PVE passes on if the
+// config names none.
 func New(id int, conf *state.Conf, nameserver string) Seed {
 	user := seedUserData(id, conf)
 	network := seedNetwork(conf, nameserver)
 	return Seed{
 		User:    user,
 		Network: network,
-		// A changed setting is a new instance, so that cloud-init runs again.
+		// A changed setting makes a new instance, so that cloud-init runs again.
 		Meta: fmt.Sprintf("instance-id: %x\n", sha1.Sum([]byte(user+network))),
 	}
 }
@@ -76,8 +76,8 @@ func seedUserData(id int, conf *state.Conf) string {
 	return b.String()
 }
 
-// seedNetwork is cloud-init's network config, version 1, with each interface
-// that has an ipconfig matched by its hardware address.
+// seedNetwork returns cloud-init's network config, version 1. It matches each interface that has an
+// ipconfig by hardware address.
 func seedNetwork(conf *state.Conf, nameserver string) string {
 	var b strings.Builder
 	b.WriteString("version: 1\nconfig:\n")
