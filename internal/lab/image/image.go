@@ -1,5 +1,5 @@
-// Package image builds the qemu driver's guest image, a small Debian, from the
-// recipe beside it, and keeps it in a cache that all labs share.
+// Package image builds the qemu driver's guest image, a small Debian, from the recipe beside it,
+// and keeps it in a cache that all labs share.
 package image
 
 import (
@@ -23,7 +23,7 @@ import (
 // The guest image's variants.
 const (
 	Tuned = "tuned" // boots fast under emulation
-	Plain = "plain" // as Debian's packages leave it: what users' images are like
+	Plain = "plain" // as Debian's packages leave it, like users' images
 )
 
 // Recipes are the scripts that build the image.
@@ -31,11 +31,11 @@ const (
 //go:embed *.sh *.py
 var Recipes embed.FS
 
-// Builder builds the guest image of the qemu driver and keeps it.
+// Builder builds and caches the qemu driver's guest image.
 type Builder struct {
-	Cache  string    // directory, outside of any lab, shared by all
+	Cache  string    // directory outside of any lab, shared by all
 	Recipe fs.FS     // build-image.sh and what it sources
-	Log    io.Writer // progress, a line each
+	Log    io.Writer // progress, one line each
 }
 
 // CacheDir is $PVELAB_CACHE, else linus-lab in the user's cache.
@@ -50,9 +50,9 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "linus-lab"), nil
 }
 
-// Ensure returns the path of the variant's image, a qcow2 disk with its kernel
-// beside it (`.vmlinuz`), and builds it when this recipe and kernel have not
-// been built yet. Of two that ask at once, one builds and the other waits.
+// Ensure returns the path of the variant's image, a qcow2 disk with its kernel beside it
+// (`.vmlinuz`). It builds the image if this combination of recipe and kernel has not been built
+// yet. If two callers ask at once, one builds and the other waits.
 func (i Builder) Ensure(ctx context.Context, variant string) (string, error) {
 	if variant == "" {
 		variant = Tuned
@@ -85,8 +85,8 @@ func (i Builder) Ensure(ctx context.Context, variant string) (string, error) {
 	return image, nil
 }
 
-// key names what the image is made of: the recipe, the variant, and the kernel
-// that apt would install.
+// key identifies what the image is made of: the recipe, the variant, and the kernel that apt would
+// install.
 func (i Builder) key(ctx context.Context, variant string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, variant)
@@ -101,7 +101,7 @@ func (i Builder) key(ctx context.Context, variant string) (string, error) {
 		}
 		fmt.Fprintf(sum, "%s %d\n%s", entry.Name(), len(raw), raw)
 	}
-	// Without apt's lists there is no version to be had: then the recipe decides.
+	// Without apt's lists, the kernel version is unknown: the recipe and the variant alone decide.
 	if out, err := sys.Run(ctx, "apt-cache", "policy", "linux-image-cloud-amd64"); err == nil {
 		for line := range strings.Lines(string(out)) {
 			if version, ok := strings.CutPrefix(strings.TrimSpace(line), "Candidate:"); ok {
@@ -126,9 +126,8 @@ func (i Builder) lock(ctx context.Context) (*os.File, error) {
 	return lock, nil
 }
 
-// build runs the recipe in namespaces of its own, whose end unmounts what it
-// mounted. It ends with this process, however that ends, and holds the lock
-// until it has.
+// build runs the recipe in its own namespaces; when they end, the kernel unmounts what the recipe
+// mounted. The recipe dies with this process, however that ends, and holds the lock until then.
 func (i Builder) build(ctx context.Context, variant, image string, lock *os.File) error {
 	work := filepath.Join(i.Cache, "build")
 	if err := os.RemoveAll(work); err != nil { // left by a killed build
@@ -150,14 +149,14 @@ func (i Builder) build(ctx context.Context, variant, image string, lock *os.File
 	cmd.Env = append(os.Environ(), "TMPDIR="+filepath.Join(work, "tmp"), "LC_ALL=C", //nolint:forbidigo // apt's proxy settings may be there
 		"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
 	cmd.ExtraFiles = []*os.File{lock}
-	// The parent-death signal belongs to the thread that forks.
+	// The parent-death signal is tied to the thread that forks.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	return i.follow(cmd)
 }
 
-// follow runs the recipe, passes its progress on, and keeps the rest for the
+// follow runs the recipe, forwards its progress, and keeps the last of the other lines for the
 // error's text.
 func (i Builder) follow(cmd *exec.Cmd) error {
 	reader, writer := io.Pipe()
