@@ -12,8 +12,8 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// netnsDir is where iproute2 keeps named network namespaces: mounts on files in
-// a directory that it mounts over itself.
+// netnsDir is where iproute2 keeps named network namespaces: as mounts on files, in a directory
+// that it mounts over itself.
 const netnsDir = "/run/netns"
 
 func createNetns(ctx context.Context, name string) error {
@@ -26,9 +26,8 @@ func createNetns(ctx context.Context, name string) error {
 	return err
 }
 
-// removeNetns takes the name away; the namespace itself goes with its last
-// process. iproute2 would leave its directory and the mount on it: both go too,
-// when it was the last name there.
+// removeNetns removes the name; the namespace itself ends with its last process. iproute2 would
+// leave its directory and the mount on it, so both are removed along with the last name.
 func removeNetns(ctx context.Context, name string) error {
 	unlock, err := sys.LockRun()
 	if err != nil {
@@ -48,12 +47,12 @@ func removeNetns(ctx context.Context, name string) error {
 			return fmt.Errorf("unmount %s: %w", netnsDir, err)
 		}
 	}
-	_ = os.Remove(netnsDir) // refused when somebody's name appeared in it: then it stays
+	_ = os.Remove(netnsDir) // fails if a name has appeared in the directory, which then stays
 	return nil
 }
 
-// Do runs f, and the processes f starts, inside a named network namespace,
-// whether the caller is inside or outside of it. It is the one way in.
+// Do runs f, and the processes f starts, inside a named network namespace, whether the caller is
+// inside or outside of it. There is no other way to enter one.
 func Do(path string, f func() error) error {
 	return sys.OnThreadOfItsOwn(func() error {
 		namespace, err := os.Open(path)
@@ -68,8 +67,8 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// isMountPoint reads the kernel's list: a bind mount on the same file system
-// does not show in the device number.
+// isMountPoint reads the kernel's list of mounts: a bind mount on the same file system cannot be
+// seen by the device number.
 func isMountPoint(path string) bool {
 	return slices.Contains(sys.MountPoints("/proc/thread-self"), path)
 }

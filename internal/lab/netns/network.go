@@ -1,5 +1,5 @@
-// Package netns is the qemu driver's network: a network namespace with the
-// lab's bridge, DHCP and host end in it. It knows no VM.
+// Package netns is the qemu driver's network: a network namespace with the lab's bridge, DHCP and
+// the host's end of a veth pair. It knows nothing about VMs.
 package netns
 
 import (
@@ -16,10 +16,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Network is the qemu driver's network: one named network namespace that holds
-// the bridge, the VMs' taps, DHCP and the lab's sshd, so that the "host" sees
-// its guests, and a veth pair to the outside, where linus runs and reaches the
-// sshd only, as in most homes.
+// Network is the qemu driver's network. A named network namespace holds the bridge, the VMs' taps,
+// DHCP and the lab's sshd, so that the "host" sees its guests. A veth pair leads to the outside,
+// where linus runs and, as in most homes, reaches only the sshd.
 //
 //	outside ── veth ── host ┬ sshd, dnsmasq
 //	                        └ bridge ── tap ── VM
@@ -27,18 +26,18 @@ type Network struct {
 	Namespace string // its name under /run/netns
 	bridge    string
 	Veth      string       // the outside end's name
-	Outside   netip.Addr   // the outside end's address: what guests call back to
-	Host      netip.Addr   // the inside end's: where the lab's sshd listens
-	Gateway   netip.Addr   // the bridge's: the guests' router and DHCP server
+	Outside   netip.Addr   // the outside end's address, which guests call back to
+	Host      netip.Addr   // the inside end's address, where the lab's sshd listens
+	Gateway   netip.Addr   // the bridge's address: the guests' router and DHCP server
 	guests    netip.Prefix // the guests' subnet
-	gateway6  netip.Addr   // the bridge's IPv6 address, whose /64 guests that ask for one get addresses in
+	gateway6  netip.Addr   // the bridge's IPv6 address; guests that ask for an IPv6 address get it from its /64
 }
 
-// Slots is the number of different labs' addresses: 10.78.0.0/16 in /30s.
+// Slots is the number of distinct address ranges for labs: the /30s of 10.78.0.0/16.
 const Slots = 1 << 14
 
-// Of is a lab's network. Its addresses follow from where the lab's sshd
-// listens, and before the first up from the state directory's hash.
+// Of returns a lab's network. Its addresses are derived from where the lab's sshd listens or,
+// before the first Up, from the state directory's hash.
 func Of(s *state.State) Network {
 	slot := s.Hash() % Slots
 	if host, err := netip.ParseAddr(s.Config.SSHHost); err == nil && host.Is4() {
@@ -48,7 +47,7 @@ func Of(s *state.State) Network {
 	return At(s.Name(), s.Config.Bridge, slot)
 }
 
-// At is the network of the lab with this name in one of the Slots.
+// At returns the network of the named lab in one of the Slots.
 func At(name, bridge string, slot uint32) Network {
 	link := slot << 2
 	address := func(n uint32) netip.Addr {
@@ -68,8 +67,8 @@ func At(name, bridge string, slot uint32) Network {
 	}
 }
 
-// freeNetwork steps from the derived addresses to some that no interface of
-// this machine overlaps with.
+// freeNetwork starts at the derived addresses and returns the first that overlap with no interface
+// of this machine.
 func freeNetwork(ctx context.Context, s *state.State) (Network, error) {
 	out, err := sys.Run(ctx, "ip", "-4", "-o", "addr", "show")
 	if err != nil {
@@ -95,12 +94,12 @@ func freeNetwork(ctx context.Context, s *state.State) (Network, error) {
 	return Network{}, errors.New("no free addresses for the lab's network in 10.77.0.0/16 and 10.78.0.0/16")
 }
 
-// Up creates the network, or completes it and applies the settings again.
-// It sets s.Config.SSHHost and SSHPort.
+// Up creates the network, or completes it and applies the settings again. It sets s.Config.SSHHost
+// and SSHPort.
 func Up(ctx context.Context, s *state.State) error {
 	n := Of(s)
-	// The veth pair is made last but for DHCP: without it the namespace is what
-	// a killed up left, or empty.
+	// Only DHCP is started after the veth pair: without the pair, the namespace is what a killed Up
+	// left, or does not exist.
 	if !n.complete() {
 		if err := Down(ctx, s); err != nil {
 			return err
@@ -123,8 +122,8 @@ func Up(ctx context.Context, s *state.State) error {
 	return n.startDHCP(ctx, s)
 }
 
-// Down ends every process in the namespace and removes it. What is not
-// there is no error.
+// Down ends every process in the namespace and removes it. It is no error if there is nothing to
+// remove.
 func Down(ctx context.Context, s *state.State) error { return Of(s).remove(ctx) }
 
 // Path is the namespace's file, for Do.
@@ -143,7 +142,7 @@ func (n Network) create(ctx context.Context) error {
 		"link set lo up",
 		"link add " + n.bridge + " type bridge forward_delay 0 stp_state 0",
 		fmt.Sprintf("addr add %s/24 dev %s", n.Gateway, n.bridge),
-		fmt.Sprintf("addr add %s/64 dev %s nodad", n.gateway6, n.bridge), // no guest has it, and no guest is there to ask
+		fmt.Sprintf("addr add %s/64 dev %s nodad", n.gateway6, n.bridge), // no guest can have the address, and there are no guests yet to ask
 		"link set " + n.bridge + " up",
 	}, "\n")
 	if err := n.ipBatch(ctx, inside); err != nil {
@@ -182,8 +181,8 @@ func (n Network) ipBatch(ctx context.Context, commands string) error {
 	return sys.RunCommand(cmd)
 }
 
-// applyRules lets guests reach the outside under the host's address, so that
-// the outside needs no route to them; or, with block, not at all.
+// applyRules lets guests reach the outside under the host's address, so that the outside needs no
+// route to them. With block, it cuts them off from the outside.
 func (n Network) applyRules(ctx context.Context, block bool) error {
 	verdict := "accept"
 	if block {
@@ -227,9 +226,8 @@ func (n Network) applyRoute(ctx context.Context, direct bool) error {
 	return err
 }
 
-// startDHCP runs dnsmasq on the bridge: DHCP, and IPv6 router advertisements of
-// a prefix without a way out. Addresses below .50 are left for VMs with a fixed
-// one.
+// startDHCP runs dnsmasq on the bridge for DHCP and for IPv6 router advertisements of a prefix
+// without a default route. Addresses below .50 are left for VMs with a fixed address.
 func (n Network) startDHCP(ctx context.Context, s *state.State) error {
 	dir := s.Path("run", "dhcp")
 	pidFile := filepath.Join(dir, "pid")
@@ -273,8 +271,8 @@ func (n Network) remove(ctx context.Context) error {
 	return removeNetns(ctx, n.Namespace)
 }
 
-// WriteTapUp writes the script that QEMU runs with the name of each tap it
-// makes; the tap goes away with QEMU.
+// WriteTapUp writes the script that QEMU runs with the name of each tap it makes. The tap
+// disappears with QEMU.
 func (n Network) WriteTapUp(path string) error {
 	ip, err := sys.Find("ip")
 	if err != nil {
