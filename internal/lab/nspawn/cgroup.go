@@ -18,7 +18,7 @@ import (
 	"linus/internal/sleep"
 )
 
-// hierarchies are the mounted ones in which systemd keeps cgroups.
+// hierarchies returns the mounted hierarchies in which systemd keeps cgroups.
 func hierarchies() []string {
 	var found []string
 	for _, dir := range []string{"/sys/fs/cgroup/systemd", "/sys/fs/cgroup/unified", "/sys/fs/cgroup"} {
@@ -29,7 +29,7 @@ func hierarchies() []string {
 	return found
 }
 
-// cgroups are the container's, one in each hierarchy.
+// cgroups returns the container's cgroups, one in each hierarchy.
 func (c Container) cgroups() []string {
 	var cgroups []string
 	for _, hierarchy := range hierarchies() {
@@ -38,14 +38,14 @@ func (c Container) cgroups() []string {
 	return cgroups
 }
 
-// processes are those in the container's cgroups: the ones in the container and
-// systemd-nspawn's.
+// processes returns the processes in the container's cgroups: those in the container, and
+// systemd-nspawn itself.
 func (c Container) processes() []int {
 	var pids []int
 	for _, cgroup := range c.cgroups() {
 		_ = filepath.WalkDir(cgroup, func(path string, entry fs.DirEntry, err error) error {
 			if err != nil || !entry.IsDir() {
-				return nil // cgroups come and go
+				return nil // cgroups appear and disappear meanwhile
 			}
 			raw, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 			for field := range strings.FieldsSeq(string(raw)) {
@@ -61,7 +61,7 @@ func (c Container) processes() []int {
 	return slices.Compact(pids)
 }
 
-// owns tells whether a process is in a cgroup of the container.
+// owns reports whether a process is in a cgroup of the container.
 func (c Container) owns(pid int) bool {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
@@ -75,7 +75,7 @@ func (c Container) owns(pid int) bool {
 	return false
 }
 
-// init is the container's process 1, as the machine counts; 0 when there is none.
+// init returns the machine's PID of the container's process 1, or 0 if there is none.
 func (c Container) init() int {
 	for _, pid := range c.processes() {
 		status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -86,8 +86,8 @@ func (c Container) init() int {
 	return 0
 }
 
-// removeCgroup removes a cgroup without processes, children first. The kernel
-// lets go of it a moment after its last process.
+// removeCgroup removes a cgroup without processes, children first. The kernel frees a cgroup a
+// moment after its last process ends.
 func removeCgroup(ctx context.Context, cgroup string) error {
 	entries, err := os.ReadDir(cgroup)
 	if errors.Is(err, os.ErrNotExist) {

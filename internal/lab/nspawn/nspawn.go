@@ -1,6 +1,6 @@
-// Package nspawn boots a real systemd in a container of this machine: in a PID
-// namespace, mounts and cgroups of its own, with the machine's programs, or others,
-// and a root directory of its own. It isolates nothing; it knows nothing of labs.
+// Package nspawn boots a real systemd in a container on this machine, with its own PID namespace,
+// mounts, cgroups and root directory, and with the machine's programs or others. It isolates
+// nothing, and knows nothing about labs.
 package nspawn
 
 import (
@@ -22,18 +22,18 @@ import (
 
 // Container is a machine whose process 1 is systemd.
 type Container struct {
-	Name    string   // its host name and the name of its cgroups; no other container of this machine has it
-	Root    string   // its root directory, made when missing; what is written there outlives a power cut
-	Binds   []string // paths of this machine that it shares, at the same place; those that are missing are left out
-	Network string   // path of the network namespace it is in; empty: the machine's own
-	Log     string   // file of its console
-	Tied    bool     // it ends with the process that starts it
-	Whole   bool     // its root directory is that of an installed system, with a machine-id: nothing of this machine is put there
+	Name    string   // host name and name of the cgroups, unique among this machine's containers
+	Root    string   // root directory, created if missing; what is written there survives a power cut
+	Binds   []string // paths of this machine to share at the same place; missing ones are left out
+	Network string   // path of its network namespace; empty: the machine's own
+	Log     string   // file of the console's output
+	Tied    bool     // the container ends with the process that starts it
+	Whole   bool     // Root is an installed system with a machine-id; nothing of this machine is put there
 }
 
 const bootTimeout = 90 * time.Second
 
-// Missing says, a sentence each, what a container needs and this machine lacks.
+// Missing describes, one sentence each, what a container needs and this machine lacks.
 func Missing() []string {
 	var missing []string
 	if os.Geteuid() != 0 {
@@ -52,13 +52,13 @@ func Missing() []string {
 	return missing
 }
 
-// Start boots the container and returns when its systemd takes units. One that
-// runs stays as it is. What a failed boot leaves goes with Stop.
+// Start boots the container and returns when its systemd accepts units. It leaves a running
+// container as it is, and stops one that fails to boot.
 func (c Container) Start(ctx context.Context) error {
 	if c.Running() {
 		return nil
 	}
-	if err := c.Stop(ctx); err != nil { // what a killed start left
+	if err := c.Stop(ctx); err != nil { // left by a killed Start
 		return err
 	}
 	var shown []string
@@ -73,8 +73,8 @@ func (c Container) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	// systemd never runs next to others: they would be next to its processes,
-	// which it ends.
+	// systemd must not share a cgroup with other processes: it would take them for its own, and end
+	// them.
 	args := []string{"-c", `
 		name=$1 hierarchies=$2
 		shift 2
@@ -108,13 +108,13 @@ func (c Container) Start(ctx context.Context) error {
 		nspawn.SysProcAttr.Pdeathsig = syscall.SIGTERM
 	}
 	started, ended := make(chan error), make(chan struct{})
-	go func() { // the kernel ties its death to the thread's that starts it
+	go func() { // the kernel ties its death to that of the thread that starts it
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		err := nspawn.Start()
 		started <- err
 		if err == nil {
-			_ = nspawn.Wait() // its console says why
+			_ = nspawn.Wait() // the console's log says why
 		}
 		close(ended)
 	}()
@@ -128,7 +128,7 @@ func (c Container) Start(ctx context.Context) error {
 	return nil
 }
 
-// booted returns when systemd has started what it starts.
+// booted returns when systemd has started all its units.
 func (c Container) booted(ctx context.Context, ended <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, bootTimeout)
 	defer cancel()
@@ -144,22 +144,22 @@ func (c Container) booted(ctx context.Context, ended <-chan struct{}) error {
 			return ctx.Err()
 		case <-ended:
 			return errors.New("systemd-nspawn ended")
-		case <-time.After(50 * time.Millisecond): // a boot tells nobody
+		case <-time.After(50 * time.Millisecond): // nothing announces the end of a boot
 		}
 	}
 }
 
-// Running tells whether the container has a process 1.
+// Running reports whether the container has a process 1.
 func (c Container) Running() bool { return c.init() != 0 }
 
-// Inside tells whether the caller runs in the container.
+// Inside reports whether the caller runs in the container.
 func (c Container) Inside() bool {
 	name, err := os.Hostname()
 	return err == nil && name == c.Name
 }
 
-// Command is a command that runs in the container, as its root, with nothing but
-// PATH in its environment. It dies with the container, and is no unit's.
+// Command returns a command that runs in the container as its root, with only PATH in its
+// environment. It dies with the container, and belongs to no unit.
 func (c Container) Command(ctx context.Context, argv ...string) (*exec.Cmd, error) {
 	init := c.init()
 	if init == 0 {
@@ -173,9 +173,9 @@ func (c Container) Command(ctx context.Context, argv ...string) (*exec.Cmd, erro
 	return cmd, nil
 }
 
-// Stop is a power cut. It returns when no process, mount and cgroup of the
-// container is left; its files stay. It needs nothing but the container's name,
-// and works after whoever started the container was killed.
+// Stop is a power cut. It returns when no process, mount or cgroup of the container is left; the
+// container's files stay. It needs only the container's name, and works even after the process that
+// started the container was killed.
 func (c Container) Stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -185,8 +185,8 @@ func (c Container) Stop(ctx context.Context) error {
 		if len(pids) == 0 {
 			break
 		}
-		// With its process 1 the kernel kills all that is in the container, and
-		// systemd-nspawn clears up after itself.
+		// Killing process 1 makes the kernel kill everything in the container, and systemd-nspawn
+		// cleans up after itself.
 		victims := pids
 		if init := c.init(); init != 0 {
 			victims = []int{init}
@@ -210,8 +210,8 @@ func (c Container) Stop(ctx context.Context) error {
 	return c.unmounted()
 }
 
-// unmounted fails when this machine sees a mount in the container's root, which
-// is about to be removed by whoever made it: it would remove what is mounted.
+// unmounted fails if this machine sees a mount in the container's root: whoever made the root is
+// about to remove it, and would remove what is mounted there.
 func (c Container) unmounted() error {
 	root, err := filepath.EvalSymlinks(c.Root)
 	if errors.Is(err, os.ErrNotExist) {
@@ -228,10 +228,10 @@ func (c Container) unmounted() error {
 	return nil
 }
 
-// escape writes a path for --bind=.
+// escape quotes a path for --bind=.
 func escape(path string) string { return strings.NewReplacer(`\`, `\\`, ":", `\:`).Replace(path) }
 
-// consoleEnd is ": " and the last lines of the console, for an error's text.
+// consoleEnd returns ": " and the end of the console's log, for an error's text.
 func consoleEnd(path string) string {
 	raw, err := os.ReadFile(path)
 	if err != nil || len(raw) == 0 {

@@ -14,8 +14,8 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// machinePaths are what the container has, read-only, of the machine's: all
-// programs, systemd among them, and the settings those need.
+// machinePaths returns the machine's paths that the container sees read-only: all programs, systemd
+// among them, and the settings they need.
 func machinePaths() []string {
 	paths := []string{"/usr"}
 	for _, path := range append(programDirs(),
@@ -39,9 +39,8 @@ func isLink(path string) bool {
 	return err == nil && info.Mode()&fs.ModeSymlink != 0
 }
 
-// makeRoot makes the container's root directory, or completes it. It has no unit
-// but those of systemd's own packages, and the machine's accounts, of which no
-// password works.
+// makeRoot makes or completes the container's root directory. It has only the units of systemd's
+// own packages, and the machine's accounts, none with a usable password.
 func (c Container) makeRoot(ctx context.Context) error {
 	for _, dir := range []string{"usr", "etc", "var/lib", "run", "tmp", "proc", "sys", "dev", "root", "opt", "srv", "home", "mnt"} {
 		if err := os.MkdirAll(filepath.Join(c.Root, dir), 0o755); err != nil {
@@ -56,7 +55,7 @@ func (c Container) makeRoot(ctx context.Context) error {
 		}
 	}
 	files := map[string]string{
-		// With an ID it is no first boot, which would enable every unit there is.
+		// With a machine ID, this is not a first boot, which would enable every unit.
 		"etc/machine-id": fmt.Sprintf("%x", sha256.Sum256([]byte(c.Name)))[:32] + "\n",
 		"etc/hostname":   c.Name + "\n",
 	}
@@ -71,14 +70,14 @@ func (c Container) makeRoot(ctx context.Context) error {
 		name, _, _ := strings.Cut(line, ":")
 		files["etc/shadow"] += name + ":*:19000:0:99999:7:::\n"
 	}
-	// systemd-nspawn looks for this file's name, before it has mounted anything,
-	// to learn which cgroups the systemd inside understands.
+	// Before it mounts anything, systemd-nspawn looks for a file of this name to learn which
+	// cgroups the systemd inside understands.
 	version, err := systemdVersion(ctx)
 	if err != nil {
 		return err
 	}
 	files["usr/lib/systemd/libsystemd-shared-"+version+".so"] = ""
-	// The machine's directories may be shown below these: nothing clears them.
+	// Directories of the machine may be mounted below the temporary ones: nothing may clear them.
 	files["etc/tmpfiles.d/tmp.conf"] = ""
 	for name, content := range files {
 		path := filepath.Join(c.Root, name)
@@ -96,7 +95,7 @@ func (c Container) makeRoot(ctx context.Context) error {
 	return nil
 }
 
-// systemdVersion is the machine's, a number.
+// systemdVersion returns the number of the machine's systemd version.
 func systemdVersion(ctx context.Context) (string, error) {
 	out, err := sys.Run(ctx, "systemd-nspawn", "--version")
 	if err != nil {
