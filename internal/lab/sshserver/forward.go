@@ -15,7 +15,7 @@ import (
 	"linus/internal/sleep"
 )
 
-// answer answers a connection's global requests until it ends.
+// answer answers a connection's global requests until the connection ends.
 func (c *Conn) answer(requests <-chan *ssh.Request) {
 	for r := range requests {
 		var asked forwardRequest
@@ -50,13 +50,13 @@ func join(address string, port uint32) string {
 	return net.JoinHostPort(address, strconv.Itoa(int(port)))
 }
 
-// listen listens for the client, on the loopback address whatever it asks for.
+// listen listens for the client, always on the loopback address, whatever address it asks for.
 func (c *Conn) listen(r forwardRequest) (answer []byte, ok bool) {
 	if !c.server.Forwards() {
 		return nil, false
 	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
-	for n := 0; errors.Is(err, syscall.EADDRINUSE) && n < 100; n++ { // what was closed is open, until its exec, in a process that we start
+	for n := 0; errors.Is(err, syscall.EADDRINUSE) && n < 100; n++ { // a child process keeps a closed listener open between its fork and its exec
 		_ = sleep.For(context.Background(), 2*time.Millisecond)
 		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
 	}
@@ -94,7 +94,7 @@ func (c *Conn) cancel(r forwardRequest) bool {
 	return ok
 }
 
-// forwardChannel is what both kinds of forwarding channel are opened with: where they
+// forwardChannel is the payload with which both kinds of forwarding channel are opened: where they
 // lead, and where the connection comes from.
 type forwardChannel struct {
 	Address    string
@@ -103,7 +103,7 @@ type forwardChannel struct {
 	From       uint32
 }
 
-// passBack hands a connection that was made here to the client.
+// passBack hands a connection that was made to this server to the client.
 func (c *Conn) passBack(r forwardRequest, conn net.Conn) {
 	from := conn.RemoteAddr().(*net.TCPAddr)
 	channel, requests, err := c.OpenChannel("forwarded-tcpip", ssh.Marshal(forwardChannel{r.Address, r.Port, from.IP.String(), uint32(from.Port)}))
@@ -129,8 +129,8 @@ func (c *Conn) forward(offered ssh.NewChannel) {
 	c.passOn(offered, conn)
 }
 
-// forwardLocal serves a direct-streamlocal@openssh.com channel, to a UNIX socket. OpenSSH gives
-// one reason for all that it does not connect.
+// forwardLocal serves a direct-streamlocal@openssh.com channel, to a Unix socket. OpenSSH gives the
+// same reason for every failure to connect.
 func (c *Conn) forwardLocal(offered ssh.NewChannel) {
 	var to struct {
 		Path, Reserved string
@@ -148,7 +148,7 @@ func (c *Conn) forwardLocal(offered ssh.NewChannel) {
 	c.passOn(offered, conn)
 }
 
-// passOn connects a channel that a client has asked for with where it leads.
+// passOn connects a channel that a client has asked for to its destination.
 func (c *Conn) passOn(offered ssh.NewChannel, conn net.Conn) {
 	channel, requests, err := offered.Accept()
 	if err != nil {
@@ -161,9 +161,9 @@ func (c *Conn) passOn(offered ssh.NewChannel, conn net.Conn) {
 	splice(channel, requests, conn)
 }
 
-// splice passes bytes both ways until both have ended, one way fails, or the
-// channel is gone: with it goes the connection, even one that says nothing, but
-// not before what the channel brought was passed on.
+// splice passes bytes both ways until both directions have ended, one fails, or the channel is
+// gone. It then closes the connection, even if that is silent, but not before it has passed on what
+// the channel brought.
 func splice(channel ssh.Channel, requests <-chan *ssh.Request, conn net.Conn) {
 	var out sync.WaitGroup
 	out.Go(func() {

@@ -1,7 +1,7 @@
-// Package sshserver is what the SSH servers of process guests and of tests have in
-// common. What it does, it does as OpenSSH: so many sessions on a connection and no
-// more, forwarding to wherever the client asks, and back to the client from the
-// loopback address only. What is done in a session is its users'.
+// Package sshserver is what the SSH servers of process guests and of tests have in common. It
+// behaves like OpenSSH: the number of sessions on a connection is limited, forwarding goes to
+// wherever the client asks, and forwarding back to the client is from the loopback address only.
+// Its users implement what a session does.
 package sshserver
 
 import (
@@ -27,7 +27,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// MaxSessions are the sessions on one connection, as many as OpenSSH has by default.
+// MaxSessions is the number of sessions on one connection, the same as OpenSSH's default.
 const MaxSessions = 10
 
 const (
@@ -35,13 +35,13 @@ const (
 	dialTimeout  = 30 * time.Second
 )
 
-// Server serves connections. All but Forwarded is required.
+// Server serves connections. All fields but Forwarded are required.
 type Server struct {
 	Config      *ssh.ServerConfig
 	MaxSessions int                                           // on one connection
-	Session     func(*Conn, ssh.Channel, <-chan *ssh.Request) // serves a session and its requests, and returns when they have ended
+	Session     func(*Conn, ssh.Channel, <-chan *ssh.Request) // serves a session and its requests, and returns when both have ended
 	Forwards    func() bool                                   // reports whether connections are forwarded now
-	Forwarded   func()                                        // is told of each that was made for a client
+	Forwarded   func()                                        // is called for each connection made for a client
 }
 
 // Conn is the connection of a client that has logged in.
@@ -52,14 +52,14 @@ type Conn struct {
 	running  sync.WaitGroup
 
 	mu   sync.Mutex
-	back map[string]net.Listener // by what the client asked for
+	back map[string]net.Listener // by the address and port the client asked for
 }
 
-// Sessions is the number of sessions that are open.
+// Sessions is the number of open sessions.
 func (c *Conn) Sessions() int { return int(c.sessions.Load()) }
 
-// Serve serves a connection until it and its sessions have ended. began is told when
-// the client has logged in. An error says why it could not.
+// Serve serves a connection until it and its sessions have ended. It calls began when the client
+// has logged in. An error says why the client could not log in.
 func (s *Server) Serve(conn net.Conn, began func()) error {
 	_ = conn.SetDeadline(time.Now().Add(loginTimeout))
 	login, channels, requests, err := ssh.NewServerConn(conn, s.Config)
@@ -96,12 +96,12 @@ func (s *Server) Serve(conn net.Conn, began func()) error {
 	return nil
 }
 
-// SendStatus tells the client a command's exit status.
+// SendStatus sends the client a command's exit status.
 func SendStatus(channel ssh.Channel, code int) {
 	_, _ = channel.SendRequest("exit-status", false, ssh.Marshal(struct{ Code uint32 }{uint32(code)}))
 }
 
-// SendEnd tells the client how a process ended.
+// SendEnd sends the client how a process ended.
 func SendEnd(channel ssh.Channel, status syscall.WaitStatus) {
 	if !status.Signaled() {
 		SendStatus(channel, status.ExitStatus())
@@ -114,8 +114,8 @@ func SendEnd(channel ssh.Channel, status syscall.WaitStatus) {
 	}{Signal: strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG"), CoreDumped: status.CoreDump()}))
 }
 
-// Key returns the private key in a file, which is made where there is none: an Ed25519
-// key, or an RSA key.
+// Key returns the private key in a file, an Ed25519 or RSA key. It creates the file if it does not
+// exist.
 func Key(path, comment string, ofRSA bool) (ssh.Signer, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -149,7 +149,7 @@ func newKey(comment string, ofRSA bool) ([]byte, error) {
 	return pem.EncodeToMemory(block), err
 }
 
-// Public is a key as a line of authorized_keys, without an end of line.
+// Public returns the key as a line of authorized_keys, without the line's end.
 func Public(signer ssh.Signer) string {
 	return strings.TrimSpace(string(ssh.MarshalAuthorizedKey(signer.PublicKey())))
 }
