@@ -15,14 +15,14 @@ import (
 	"linus/internal/lab/state"
 )
 
-// A cluster is a lab of several nodes. Each node is a lab of its own: sshd, units,
-// VMs, local storages, faults. The first node's is the cluster's, by whose directory
-// it is brought up and taken down; the others' lie below it. What Proxmox's nodes have
-// in common is one directory of all: /etc/pve and the storage called shared.
+// A cluster is a lab of several nodes. Each node is a lab of its own, with its own sshd, units,
+// VMs, local storages and faults. The first node's directory stands for the cluster: the cluster is
+// brought up and taken down by it, and the directories of the other nodes lie below it. What
+// Proxmox's nodes share, /etc/pve and the storage called shared, is in one directory for all nodes.
 
 const maxNodes = 9
 
-// planCluster makes a new lab's settings those of a cluster's first node.
+// planCluster turns the settings of a new lab into those of a cluster's first node.
 func planCluster(s *state.State, opts Options) error {
 	switch {
 	case opts.Nodes > maxNodes:
@@ -55,16 +55,15 @@ func planCluster(s *state.State, opts Options) error {
 
 func nodeName(i int) string { return "pve" + strconv.Itoa(i+1) }
 
-// size is the number of nodes.
 func (l *Lab) size() int { return max(1, len(strings.Fields(l.Config.Sizes))) }
 
-// onlyANode refuses what is the cluster's.
+// onlyANode returns the error for an operation that is allowed on the whole cluster only.
 func (l *Lab) onlyANode() error {
 	return fmt.Errorf("%s is node %s of the lab in %s: give that directory", l.Dir, l.Config.Node, l.Root())
 }
 
-// layOutNodes creates the directories and files of all nodes, and returns the nodes that
-// are not down; a lab without a cluster is its only node.
+// layOutNodes creates the directories and files of all nodes and returns the nodes that are not
+// down. A lab without a cluster is its only node.
 func (l *Lab) layOutNodes(ctx context.Context) ([]*Lab, error) {
 	if l.Config.Cluster == "" {
 		return []*Lab{l}, l.layOut()
@@ -101,8 +100,8 @@ func (l *Lab) layOutNodes(ctx context.Context) ([]*Lab, error) {
 	return nodes, nil
 }
 
-// join writes the list of the cluster's nodes. Each has an address of its own on the
-// loopback, and all have the same port.
+// join writes the list of the cluster's nodes. Each node has its own loopback address; all use the
+// same port.
 func (l *Lab) join(ctx context.Context) error {
 	var members []state.Member
 	var addresses []string
@@ -125,7 +124,7 @@ func (l *Lab) join(ctx context.Context) error {
 	return l.SetMembers(members)
 }
 
-// claimNode opens the lab of another node, or writes its settings.
+// claimNode writes the settings of another node and opens its lab.
 func (l *Lab) claimNode(m state.Member) (*Lab, error) {
 	s := &state.State{Dir: m.Dir, Config: l.Config, Log: l.Log}
 	s.Config.Node, s.Config.SSHHost, s.Config.Sizes = m.Name, m.IP, ""
@@ -138,7 +137,7 @@ func (l *Lab) claimNode(m state.Member) (*Lab, error) {
 	return withDriver(s)
 }
 
-// Node is the lab of a cluster's node, by name.
+// Node returns the lab of the named cluster node.
 func (l *Lab) Node(name string) (*Lab, error) {
 	s, _, ok := l.Member(name)
 	if !ok {
@@ -147,7 +146,7 @@ func (l *Lab) Node(name string) (*Lab, error) {
 	return withDriver(s)
 }
 
-// Nodes are the labs of a cluster's nodes, in order; without a cluster the lab itself.
+// Nodes returns the labs of the cluster's nodes in order, or the lab itself if it is no cluster.
 func (l *Lab) Nodes() ([]*Lab, error) {
 	if l.Config.Cluster == "" {
 		return []*Lab{l}, nil
@@ -167,7 +166,7 @@ func (l *Lab) Nodes() ([]*Lab, error) {
 	return nodes, nil
 }
 
-// edit changes the cluster's record of a node.
+// edit changes a node's record in the cluster.
 func (l *Lab) edit(ctx context.Context, name string, change func(*state.Member)) error {
 	if l.Config.Cluster == "" {
 		return fmt.Errorf("the lab in %s is no cluster: it was not brought up with --nodes", l.Dir)
@@ -182,7 +181,7 @@ func (l *Lab) edit(ctx context.Context, name string, change func(*state.Member))
 	})
 }
 
-// runningVMs are the IDs of this node's VMs that run.
+// runningVMs returns the IDs of this node's running VMs.
 func (l *Lab) runningVMs(ctx context.Context) (ids []int) {
 	for _, vm := range l.VMs(ctx) {
 		if vm.PID != 0 {
@@ -192,8 +191,8 @@ func (l *Lab) runningVMs(ctx context.Context) (ids []int) {
 	return ids
 }
 
-// NodeDown cuts the power of a node: its sshd, units and VMs are gone, and the other
-// nodes see it offline.
+// NodeDown cuts the power of a node: its sshd, units and VMs end, and the other nodes see it
+// offline.
 func (l *Lab) NodeDown(ctx context.Context, name string) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -201,7 +200,7 @@ func (l *Lab) NodeDown(ctx context.Context, name string) error {
 	}
 	return node.alone(ctx, func() error {
 		ran := node.runningVMs(ctx)
-		if err := node.powerCut(ctx); err != nil { // before that, nothing on the node sees anything of it
+		if err := node.powerCut(ctx); err != nil { // until the record changes below, nothing on the node notices
 			return err
 		}
 		return l.edit(ctx, name, func(m *state.Member) {
@@ -212,8 +211,8 @@ func (l *Lab) NodeDown(ctx context.Context, name string) error {
 	})
 }
 
-// NodeUp boots a node that is down. Its VMs stay stopped, except those with onboot, which
-// it starts if it has quorum.
+// NodeUp boots a node that is down. Its VMs stay stopped, except those with onboot, which it starts
+// if it has quorum.
 func (l *Lab) NodeUp(ctx context.Context, name string) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -241,14 +240,14 @@ func (l *Lab) NodeUp(ctx context.Context, name string) error {
 	})
 }
 
-// SetMaintenance puts a node into maintenance, as `ha-manager crm-command
-// node-maintenance` does, or ends it.
+// SetMaintenance starts or ends a node's maintenance, as `ha-manager crm-command node-maintenance`
+// does.
 func (l *Lab) SetMaintenance(ctx context.Context, name string, on bool) error {
 	return l.edit(ctx, name, func(m *state.Member) { m.Maintenance = on })
 }
 
-// SetCutOff cuts a node's link to all others, or restores it. The node stays up and can
-// be reached from outside the cluster, but it has no quorum, and the others see it offline.
+// SetCutOff cuts a node's link to all others, or restores it. The node stays up and can be reached
+// from outside the cluster, but it has no quorum, and the others see it offline.
 func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -265,12 +264,12 @@ func (l *Lab) SetCutOff(ctx context.Context, name string, off bool) error {
 	})
 }
 
-// alone runs work on a host while no up, down or reboot of it is running.
+// alone runs fn while no up, down or reboot of this node runs.
 func (l *Lab) alone(ctx context.Context, fn func() error) error {
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), upWait, fn)
 }
 
-// otherNodesDown ends what the other nodes of a cluster run. It works on half a node.
+// otherNodesDown ends what the other nodes of a cluster run. It also works on a half-made node.
 func (l *Lab) otherNodesDown(ctx context.Context) error {
 	entries, err := os.ReadDir(l.Path("nodes"))
 	if errors.Is(err, fs.ErrNotExist) {

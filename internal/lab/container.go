@@ -16,7 +16,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// What the lab's host has for a systemd.
+// The kinds of systemd a lab's host can have.
 const (
 	SystemdSimulated = "simulated" // the work-alike: sshd and VMs are processes of this machine
 	SystemdReal      = "real"      // the host is a container: sshd, units and VMs run in it
@@ -24,8 +24,8 @@ const (
 
 const sshdUnit = "pvelab-sshd"
 
-// container is the host of a lab with a real systemd. Its name follows from the
-// state directory, so down finds it whatever else is gone.
+// container returns the container that is the host of a lab with a real systemd. Its name is
+// derived from the state directory, so Down finds it even if everything else is gone.
 func (l *Lab) container() nspawn.Container {
 	c := nspawn.Container{
 		Name: "pvelab-" + l.Name(), Root: l.Path("root"), Log: l.Path("log", "host.console"),
@@ -34,19 +34,19 @@ func (l *Lab) container() nspawn.Container {
 	if l.Config.Driver == state.DriverQemu {
 		c.Network = netns.Of(l.State).Path()
 		c.Binds = append(c.Binds, "/dev/net/tun", "/dev/kvm")
-		if cache, err := image.CacheDir(); err == nil && os.MkdirAll(cache, 0o755) == nil { // the guests' disks are clones of what lies there
+		if cache, err := image.CacheDir(); err == nil && os.MkdirAll(cache, 0o755) == nil { // the guests' disks are clones of the images in the cache
 			c.Binds = append(c.Binds, cache)
 		}
 	}
 	return c
 }
 
-// outside tells whether the lab's host is a machine other than the caller's.
+// outside reports whether the lab's host is a different machine from the caller's.
 func (l *Lab) outside() bool { return l.Config.RealSystemd && !l.container().Inside() }
 
 var errInside = errors.New("this is the lab's host itself: run it on the machine that the lab is on")
 
-// startContainer starts the container and, as a unit, its sshd. Idempotent.
+// startContainer starts the container and, as a unit in it, the sshd. It is idempotent.
 func (l *Lab) startContainer(ctx context.Context) error {
 	if !l.outside() {
 		return errInside
@@ -65,7 +65,7 @@ func (l *Lab) startContainer(ctx context.Context) error {
 	if run("systemctl", "is-active", "--quiet", sshdUnit) == nil {
 		return nil
 	}
-	// A real host's units find qm in /usr/sbin; these by the manager's PATH.
+	// A real host's units find qm in /usr/sbin; these find it through the manager's PATH.
 	if err := run(append([]string{"systemctl", "set-environment"}, hostEnv(l.State)...)...); err != nil {
 		return err
 	}
@@ -87,7 +87,7 @@ func (l *Lab) startContainer(ctx context.Context) error {
 	return nil
 }
 
-// enter runs a command of the lab on its host.
+// enter runs one of the lab's commands on its host.
 func (l *Lab) enter(ctx context.Context, tool string, args []string, std sys.Streams) int {
 	cmd, err := l.container().Command(ctx, slices.Concat([]string{l.Config.Binary, tool}, args)...)
 	if err == nil {
@@ -105,8 +105,8 @@ func (l *Lab) enter(ctx context.Context, tool string, args []string, std sys.Str
 	return 0
 }
 
-// forgetProcesses removes the records of processes that were the container's:
-// their numbers mean others here.
+// forgetProcesses removes the records of the container's processes: outside the container, their
+// PIDs belong to other processes.
 func (l *Lab) forgetProcesses() error {
 	var err error
 	for _, pattern := range []string{l.Path("run", "call-*"), l.Path("run", "[0-9]*", "pid")} {

@@ -17,8 +17,8 @@ import (
 
 const downTimeout = 60 * time.Second
 
-// Down takes the lab in dir down. Where there is none it only removes what an
-// up that was killed at its first step has left.
+// Down takes down the lab in dir. If there is no lab, it only removes the leftovers of an Up that
+// was killed in its first step.
 func Down(ctx context.Context, dir string) error {
 	l, err := Open(dir)
 	if err == nil {
@@ -29,7 +29,7 @@ func Down(ctx context.Context, dir string) error {
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || checkEmpty(dir) != nil {
-		return nil // nothing there, or nothing of ours
+		return nil // there is nothing, or nothing that belongs to a lab
 	}
 	for _, entry := range entries {
 		err = errors.Join(err, os.Remove(filepath.Join(dir, entry.Name())))
@@ -37,9 +37,8 @@ func Down(ctx context.Context, dir string) error {
 	return errors.Join(err, os.Remove(dir))
 }
 
-// Down ends everything the lab started and removes its directory's content,
-// and the directory when nothing else is in it. It works on half a lab and
-// after anything was killed.
+// Down ends everything the lab started and removes the content of its directory, and the directory
+// itself if nothing else is in it. It works on a half-made lab and after any process was killed.
 func (l *Lab) Down(ctx context.Context) error {
 	if l.Root() != l.Dir {
 		return l.onlyANode()
@@ -50,11 +49,11 @@ func (l *Lab) Down(ctx context.Context) error {
 		return err
 	}
 	return l.WithLock(ctx, io.Discard, upLock, l.Path("locks", upLock), downWait, func() error {
-		// The order lets nothing new begin behind our back: first what can be
-		// asked to start things, then what runs.
+		// The order ensures that nothing new starts meanwhile: end what can be asked to start
+		// things first, then what runs.
 		err := errors.Join(l.otherNodesDown(ctx), l.powerCut(ctx), l.Driver.Down(ctx, l.State), l.Thaw())
 		if err != nil {
-			return err // keep the pid files: another down can go on from here
+			return err // keep the pid files, so that another Down can continue from here
 		}
 		return l.remove()
 	})
@@ -84,7 +83,7 @@ func (l *Lab) remove() error {
 	return nil
 }
 
-// endCalls kills work-alikes that still run.
+// endCalls kills the work-alikes that still run.
 func (l *Lab) endCalls(ctx context.Context) error {
 	files, err := filepath.Glob(l.Path("run", "call-*"))
 	for _, file := range files {
@@ -93,8 +92,7 @@ func (l *Lab) endCalls(ctx context.Context) error {
 	return err
 }
 
-// stopVMs stops every VM that has a run directory, also one whose config is
-// gone.
+// stopVMs stops every VM that has a run directory, including VMs whose config is gone.
 func (l *Lab) stopVMs(ctx context.Context) error {
 	entries, err := os.ReadDir(l.Path("run"))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -10,24 +10,24 @@ import (
 	"linus/internal/lab/systemd"
 )
 
-// hostEnv is what the sessions of the lab's sshd and the units of its systemd
-// inherit, NAME=value each.
+// hostEnv returns the environment, as NAME=value, of the sessions of the lab's sshd and the units
+// of its systemd.
 func hostEnv(s *state.State) []string {
 	return []string{
 		"PATH=" + s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
 		"HOME=" + s.HomeDir(), "PVELAB_DIR=" + s.Dir, sessionVariable + "=" + s.Dir,
-		// Where our scripts look for what a Proxmox host has in fixed places.
+		// Where linus's scripts look for what has a fixed place on a Proxmox host.
 		"LINUS_HOST_DIR=" + filepath.Join(s.HomeDir(), "linus"), "LINUS_LOCK_DIR=" + s.Path("locks"), "LINUS_PVE_DIR=" + s.Path("etc", "pve"),
 		"LINUS_PROC_DIR=" + s.Path("proc"), "IMAGE_DIR=" + s.Path("images"),
 		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s), "LINUS_DPKG_STATUS=" + s.Path("dpkg-status"),
 		"PERL5LIB=" + s.Path("perl"),
-		// Guests cannot install packages: their programs are the machine's, or no
-		// server is in reach.
+		// Guests cannot install packages: they use the machine's programs, or cannot reach a
+		// server.
 		"VM_BOOTSTRAP=none",
 	}
 }
 
-// unitDir is where the host's systemd has the files of its units.
+// unitDir is where the host's systemd keeps its unit files.
 func unitDir(s *state.State) string {
 	if s.Config.RealSystemd {
 		return "/etc/systemd/system"
@@ -35,13 +35,13 @@ func unitDir(s *state.State) string {
 	return s.Path("etc", "systemd", "system")
 }
 
-// units are those of the host's systemd, a work-alike.
+// units returns the manager of the host's simulated systemd.
 func (l *Lab) units() systemd.Manager {
 	return systemd.Manager{Dir: systemd.Dir(l.Dir), Binary: l.Config.Binary}
 }
 
-// Reboot is a hard reset of the lab's host: its sessions, units and VMs are
-// gone, files stay, and its sshd is up again when it returns.
+// Reboot is a hard reset of the lab's host: its sessions, units and VMs end, files stay, and its
+// sshd is up again when Reboot returns.
 func (l *Lab) Reboot(ctx context.Context) error {
 	return l.alone(ctx, func() error {
 		if _, m, _ := l.Member(l.Config.Node); !m.Down.IsZero() {
@@ -54,7 +54,7 @@ func (l *Lab) Reboot(ctx context.Context) error {
 	})
 }
 
-// start boots the host, as far as it is one, and starts its sshd.
+// start boots the host's systemd or container and starts its sshd.
 func (l *Lab) start(ctx context.Context) error {
 	if l.Config.RealSystemd {
 		return l.startContainer(ctx)

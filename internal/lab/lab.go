@@ -1,8 +1,7 @@
-// Package lab is a stand-in Proxmox VE host that one asks for and takes down
-// again: a real sshd with work-alikes of qm, pvesh, pvesm and pveversion behind
-// it, VMs of one of two kinds, and faults on demand. It is used by cmd/pvelab
-// and by tests; it knows nothing of jobs, and nothing of the product imports it
-// outside tests.
+// Package lab is a stand-in Proxmox VE host that can be brought up and taken down on demand: a real
+// sshd with work-alikes of qm, pvesh, pvesm and pveversion behind it, VMs of one of two kinds, and
+// faults on demand. cmd/pvelab and tests use it. It knows nothing about jobs, and outside of tests
+// no part of the product imports it.
 //
 //	lab -> process -> cloudinit, sshserver -> state -> sys
 //	lab -> qemu -> agent, cloudinit, image, netns -> state -> sys
@@ -35,21 +34,21 @@ import (
 	"linus/internal/lab/systemd"
 )
 
-// Options of a lab. Dir and Binary are required.
+// Options are the options of a lab. Dir and Binary are required.
 type Options struct {
 	Dir            string    // state directory, created if missing
 	Driver         string    // DriverProcess (default) or DriverQemu
 	Systemd        string    // SystemdSimulated (default) or SystemdReal
-	Binary         string    // the pvelab binary, which plays qm and is the process guests' init
-	Version        string    // PVE version to play: 9.2 (default) or 8.2
+	Binary         string    // the pvelab binary, which acts as qm and as the process guests' init
+	Version        string    // PVE version to simulate: 9.2 (default) or 8.2
 	Storage        string    // local-lvm (default) or local
-	ImageVariant   string    // qemu: "" tuned, "plain" as users' images are
-	Direct         bool      // qemu: a route from outside to the guests
+	ImageVariant   string    // qemu: "" tuned, "plain" like users' images
+	Direct         bool      // qemu: route the guests' subnet from outside
 	BlockCallbacks bool      // qemu: the guests cannot reach the outside
-	SlowMS         int       // start-up time of each command, and what loading Proxmox's modules takes; the real one's is about 700
-	CallMS         int       // what a command takes where the modules are loaded; the real one's is about 40
-	Nodes          int       // of a cluster; 0 and 1: no cluster. Only with the process driver and the simulated systemd
-	NodeMemory     []string  // memory of each node, 32G; nodes beyond the list have its last value
+	SlowMS         int       // start-up time of each command, and of loading Proxmox's modules; about 700 on a real host
+	CallMS         int       // time of a command whose modules are already loaded; about 40 on a real host
+	Nodes          int       // number of cluster nodes; 0 and 1: no cluster. Only with the process driver and the simulated systemd
+	NodeMemory     []string  // memory of each node, such as 32G; nodes beyond the list use its last value
 	NodeCPUs       []int     // CPUs of each node, in the same way
 	Log            io.Writer // progress for people; nil: none
 }
@@ -59,7 +58,7 @@ type Lab struct {
 	*pve.Host
 }
 
-// withDriver gives a state directory the driver its settings name.
+// withDriver returns the lab of a state directory with the driver that its settings name.
 func withDriver(s *state.State) (*Lab, error) {
 	l := &Lab{&pve.Host{State: s}}
 	if l.outside() {
@@ -76,8 +75,8 @@ func withDriver(s *state.State) (*Lab, error) {
 	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, state.DriverProcess, state.DriverQemu)
 }
 
-// Open is the lab in dir, which may be up or half of one. Where there is none
-// the error is ErrNoLab.
+// Open returns the lab in dir, which may be up or half-made. If there is no lab, the error is
+// ErrNoLab.
 func Open(dir string) (*Lab, error) {
 	s, err := state.Open(dir)
 	if err != nil {
@@ -86,12 +85,10 @@ func Open(dir string) (*Lab, error) {
 	return withDriver(s)
 }
 
-// parts are the entries of a state directory; down removes these and nothing
-// else.
+// parts are the entries of a state directory; Down removes only these.
 var parts = []string{"etc", "storage", "locks", "run", "log", "bin", "perl", "dpkg-status", "ssh", "home", "root", "image.qcow2", "accel", "proc", "nodes", "cluster", "faults.json", "lab.json"}
 
-// Up creates a lab, or completes one that is there: it can be run again at any
-// time.
+// Up creates a lab, or completes an existing one: it can be run again at any time.
 func Up(ctx context.Context, opts Options) (*Lab, error) {
 	l, err := prepare(opts)
 	if err != nil {
@@ -115,16 +112,16 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	return l, nil
 }
 
-// Up and down of one lab take turns. Up may build the guest image meanwhile.
+// Up and Down of the same lab exclude each other. Up may build the guest image while it holds the
+// lock.
 const (
 	upLock   = "up"
 	upWait   = 10 * time.Minute
 	downWait = 30 * time.Second
 )
 
-// claim writes lab.json before anything else, so that down knows a directory
-// as a lab's from the first file on. Of two who claim one directory the second
-// joins the first's lab.
+// claim writes lab.json before anything else, so that Down recognizes the directory as a lab's from
+// the first file on. If two processes claim the same directory, the second joins the first's lab.
 func claim(l *Lab) (*Lab, error) {
 	if err := os.MkdirAll(l.Dir, 0o755); err != nil {
 		return nil, err
@@ -156,7 +153,7 @@ func missingError(driver string, missing []string) error {
 	return errors.New(text)
 }
 
-// prepare opens the lab in opts.Dir or makes the settings of a new one.
+// prepare opens the lab in opts.Dir, or makes the settings of a new one.
 func prepare(opts Options) (*Lab, error) {
 	l, err := Open(opts.Dir)
 	switch {
@@ -207,8 +204,8 @@ func prepare(opts Options) (*Lab, error) {
 	return withDriver(s)
 }
 
-// checkEmpty refuses a directory with anything in it: what lies where the lab
-// will write would go with the lab.
+// checkEmpty refuses a directory with anything in it: Down would remove existing files along with
+// the lab.
 func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -222,7 +219,8 @@ func checkEmpty(dir string) error {
 	return nil
 }
 
-// halfWritten tells a file that a killed command was about to put in place.
+// halfWritten reports whether a name is that of a file that a killed command had not put in place
+// yet.
 func halfWritten(name string) bool { return strings.HasPrefix(name, sys.Temporary) }
 
 func (l *Lab) up(ctx context.Context) error {
@@ -233,7 +231,7 @@ func (l *Lab) up(ctx context.Context) error {
 		}
 	}
 	if err == nil {
-		err = l.ForgetBirths() // what up made is as old as the lab
+		err = l.ForgetBirths() // what Up made is as old as the lab
 	}
 	if err != nil {
 		return err
@@ -242,7 +240,7 @@ func (l *Lab) up(ctx context.Context) error {
 	return nil
 }
 
-// upNode brings the host of a lab up, a node's of a cluster, and its template.
+// upNode brings up the lab's host, or one node of a cluster, and makes its template.
 func (l *Lab) upNode(ctx context.Context) error {
 	if err := l.Driver.Up(ctx, l.State); err != nil {
 		return err
@@ -328,11 +326,11 @@ func (l *Lab) Env() map[string]string {
 		"PROXMOX_NODE":         l.Config.Node,
 		"PROXMOX_STORAGE":      l.Config.Storage,
 		"PROXMOX_BRIDGE":       l.Config.Bridge,
-		"PROXMOX_SCRIPT_DIR":   filepath.Join(nodeHome(l.State), "linus", "scripts"), // goes with the lab
+		"PROXMOX_SCRIPT_DIR":   filepath.Join(nodeHome(l.State), "linus", "scripts"), // is removed with the lab
 		"DEFAULT_VM_TEMPLATE":  TemplateName,
 	}
 	if l.Config.Driver == state.DriverProcess {
-		env["PVELAB_LOOPBACK"] = "1" // where linus takes loopback addresses for VMs'
+		env["PVELAB_LOOPBACK"] = "1" // makes linus accept loopback addresses as those of VMs
 	}
 	if l.Config.GuestPort != 22 {
 		env["VM_SSH_PORT"] = strconv.Itoa(l.Config.GuestPort)

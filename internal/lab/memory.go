@@ -9,8 +9,8 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// memoryMB is the memory of the lab's host, MiB. The machine's own has nothing to do with
-// it: VMs of the process driver take none.
+// memoryMB is the memory of the lab's host in MiB. It is unrelated to the machine's own memory: VMs
+// of the process driver use none.
 func (l *Lab) memoryMB() int {
 	if _, m, ok := l.Member(l.Config.Node); ok {
 		return m.MemoryMB
@@ -18,8 +18,8 @@ func (l *Lab) memoryMB() int {
 	return 64 << 10
 }
 
-// SetMemory sets what the lab's host says of its memory: how many MiB are available, and
-// the share of time, in percent, in which some work waited for memory.
+// SetMemory sets what the lab's host reports about its memory: how many MiB are available, and the
+// share of time, in percent, in which some work waited for memory.
 func (l *Lab) SetMemory(free int, pressure float64) error {
 	meminfo := fmt.Sprintf("MemTotal:       %d kB\nMemFree:        %d kB\nMemAvailable:   %d kB\n", l.memoryMB()<<10, free<<10, free<<10)
 	waits := fmt.Sprintf("some avg10=%.2f avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", pressure)

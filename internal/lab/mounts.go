@@ -10,9 +10,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// nodeHome is a path at which each node of a cluster has its own home, for settings
-// that name one directory of all nodes. Without root, who alone can mount, and without
-// a cluster it is the home of the lab's only, or first, node.
+// nodeHome is a path at which each node of a cluster sees its own home, for settings that name one
+// directory for all nodes. Without a cluster, or without root (only root can mount), it is the home
+// of the lab's only, or first, node.
 func nodeHome(s *state.State) string {
 	if s.Config.Cluster == "" || os.Geteuid() != 0 {
 		return s.HomeDir()
@@ -20,8 +20,8 @@ func nodeHome(s *state.State) string {
 	return s.Common("home")
 }
 
-// inOwnMounts runs f, and the processes f starts, in a mount namespace in which the
-// node's home is at nodeHome. It ends with the last of these.
+// inOwnMounts runs f, and the processes f starts, in a mount namespace in which the node's home is
+// mounted at nodeHome. The namespace ends with its last process.
 func inOwnMounts(s *state.State, f func() error) error {
 	if nodeHome(s) == s.HomeDir() {
 		return f()
@@ -32,7 +32,7 @@ func inOwnMounts(s *state.State, f func() error) error {
 	return sys.OnThreadOfItsOwn(func() error {
 		err := unix.Unshare(unix.CLONE_FS | unix.CLONE_NEWNS)
 		if err == nil {
-			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // what the machine unmounts goes here, too
+			err = unix.Mount("", "/", "", unix.MS_REC|unix.MS_SLAVE, "") // unmounts by the machine propagate here
 		}
 		if err == nil {
 			err = unix.Mount(s.HomeDir(), nodeHome(s), "", unix.MS_BIND, "")

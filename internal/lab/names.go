@@ -21,11 +21,11 @@ type VMStatus = pve.VMStatus
 // NodeName completes a node's name: 2 stands for pve2.
 func NodeName(name string) string { return state.NodeName(name) }
 
-// Fault is a fault on demand, by its name in faults.json; state names and describes them.
+// Fault is a fault on demand, by its name in faults.json; package state describes each.
 type Fault = state.Fault
 
-// Faults are all faults, in the order of their list.
+// Faults returns all faults, in a fixed order.
 func Faults() []Fault { return state.Faults() }
 
-// Tools are the names the work-alikes go by in the lab's bin directory.
+// Tools returns the names of the work-alikes in the lab's bin directory.
 func Tools() []string { return pve.Tools() }

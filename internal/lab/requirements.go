@@ -10,8 +10,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// requirement is a file or command that a driver needs, and Debian's package
-// for it.
+// requirement is a file or command that a driver needs, with its Debian package.
 type requirement struct {
 	name    string // a command, or an absolute path
 	pkg     string
@@ -44,8 +43,8 @@ var requirements = []requirement{
 	{"/usr/lib/grub/x86_64-efi/normal.mod", "grub-efi-amd64-bin", onlyQemu},
 }
 
-// Missing says, a sentence each, what a driver needs and this machine lacks.
-// Empty: the lab can go up.
+// Missing describes, one sentence each, what a driver needs and this machine lacks. If the result
+// is empty, the lab can go up.
 func Missing(driver string) []string {
 	var missing []string
 	if driver == state.DriverQemu {
@@ -63,8 +62,8 @@ func Missing(driver string) []string {
 	return missing
 }
 
-// InstallHint is the command that installs what Missing found lacking, or ""
-// when no package is.
+// InstallHint returns the command that installs what Missing found lacking, or "" if no package is
+// missing.
 func InstallHint(driver string) string {
 	var packages []string
 	for _, need := range lacking(driver) {

@@ -25,21 +25,20 @@ import (
 	"linus/internal/sleep"
 )
 
-// privsepDir is where sshd, as root, locks up its unprivileged half. The path
-// is compiled in.
+// privsepDir is the empty directory into which sshd, as root, locks its unprivileged process. The
+// path is compiled into sshd.
 const privsepDir = "/run/sshd"
 
-// startSSHD runs the lab's sshd, a real OpenSSH with keys and config of the
-// lab's own, and returns when it answers. For the qemu driver it runs in the
-// lab's network namespace, at the address Up has set; for process on
-// loopback, at a port of its own, which it sets in s.Config.SSHHost and
-// SSHPort for the caller to save. Idempotent.
+// startSSHD starts the lab's sshd, a real OpenSSH with its own keys and config, and returns when it
+// answers. For the qemu driver it runs in the lab's network namespace, at the address that Up has
+// set. For the process driver it runs on loopback, at a port that startSSHD stores in
+// s.Config.SSHPort, with SSHHost, for the caller to save. It is idempotent.
 func startSSHD(ctx context.Context, s *state.State) error {
 	pidFile := s.Path("ssh", "pid")
 	if _, running := sys.ReadPidFile(pidFile); running {
 		return nil
 	}
-	unlock, err := sys.LockRun() // until it runs, nobody takes its port or its directory away
+	unlock, err := sys.LockRun() // until sshd runs, nobody else may take its port or remove its directory
 	if err != nil {
 		return err
 	}
@@ -69,7 +68,7 @@ func startSSHD(ctx context.Context, s *state.State) error {
 	return sys.AdoptPidFile(daemonPid, pidFile)
 }
 
-// configureSSHD writes all that an sshd about to start needs.
+// configureSSHD writes everything an sshd needs to start.
 func configureSSHD(ctx context.Context, s *state.State, pam bool) error {
 	for _, dir := range []string{s.SSHDir(), s.HomeDir()} {
 		if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -107,9 +106,9 @@ func stopSSHD(s *state.State) error {
 	return removePrivsepDir()
 }
 
-// sshdConfig is the config of a Proxmox host's sshd as far as it matters to
-// clients (sftp, forwarding, the real session limits), with the lab's commands
-// first in PATH and one key that may log in.
+// sshdConfig is the config of a Proxmox host's sshd in all that matters to clients (sftp,
+// forwarding, the real session limits), with the lab's commands first in PATH and one key that may
+// log in.
 func sshdConfig(s *state.State, login string, pam bool) string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
 	var quoted []string
@@ -145,7 +144,7 @@ func sshdConfig(s *state.State, login string, pam bool) string {
 	}, "\n")
 }
 
-// sshdQuote quotes one argument in sshd_config.
+// sshdQuote quotes an argument for sshd_config.
 func sshdQuote(text string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }
@@ -153,9 +152,9 @@ func sshdQuote(text string) string {
 // sshdExpanded quotes an argument in which sshd expands % tokens.
 func sshdExpanded(text string) string { return sshdQuote(strings.ReplaceAll(text, "%", "%%")) }
 
-// writeSSHKeys makes the host's and the client's keys once, and the files
-// that make each known to the other. A cluster's nodes have an RSA key, too, the only
-// one that Proxmox tells the other nodes of.
+// writeSSHKeys creates the host's and the client's keys if they do not exist, and the files that
+// make each known to the other. Cluster nodes also have an RSA key, the only host key that Proxmox
+// publishes to the other nodes.
 func writeSSHKeys(s *state.State) error {
 	host, err := sshserver.Key(s.Path("ssh", "host_ed25519"), "pvelab host", false)
 	if err != nil {
@@ -179,7 +178,7 @@ func writeSSHKeys(s *state.State) error {
 	}
 	trusted, err := os.ReadFile(s.KnownHostsPath())
 	if err != nil || !strings.Contains(string(trusted), known) {
-		trusted = []byte(known) // else it may have other hosts, too
+		trusted = []byte(known) // otherwise keep the file: it may list other hosts as well
 	}
 	files := map[string][]byte{
 		s.Path("ssh", "authorized_keys"): []byte(sshserver.Public(client) + "\n"),
@@ -194,8 +193,8 @@ func writeSSHKeys(s *state.State) error {
 	return nil
 }
 
-// tellHostKey writes a node's host key where the other nodes find it, as `pvecm
-// updatecerts` does. A node without quorum cannot.
+// tellHostKey writes a node's host key where the other nodes find it, as `pvecm updatecerts` does.
+// A node without quorum cannot write it.
 func tellHostKey(s *state.State, key ssh.Signer) error {
 	path := s.Path("etc", "pve", "nodes", s.Config.Node, "ssh_known_hosts")
 	line := s.Config.Node + " " + sshserver.Public(key)
@@ -205,9 +204,9 @@ func tellHostKey(s *state.State, key ssh.Signer) error {
 	return sys.WriteFile(path, []byte(line), 0o644)
 }
 
-// chooseSSHPort keeps the port of an earlier up while it is free, else takes
-// the first one from the state directory's own that is free on all hosts. The first
-// of these is the lab's.
+// chooseSSHPort keeps the port of an earlier Up while it is free. Otherwise it takes the first
+// port, starting from one derived from the state directory, that is free on all hosts. The first
+// host becomes the lab's.
 func chooseSSHPort(ctx context.Context, s *state.State, hosts ...string) error {
 	const first, count = 20000, 10000
 	s.Config.SSHHost = hosts[0]
@@ -233,9 +232,8 @@ func isFree(ctx context.Context, host string, port int) bool {
 	return true
 }
 
-// rootIsLocked reports whether root's account is locked (`!` in shadow), as on
-// machines that are administered by sudo: sshd then refuses root's keys too,
-// unless the account is left to PAM.
+// rootIsLocked reports whether root's account is locked (`!` in shadow), as on machines that are
+// administered with sudo. sshd then refuses root's keys as well, unless PAM decides about accounts.
 func rootIsLocked() bool {
 	raw, err := os.ReadFile("/etc/shadow")
 	if err != nil {
@@ -249,10 +247,10 @@ func rootIsLocked() bool {
 	return false
 }
 
-// privsepNote lies in a privsepDir that a lab made.
+// privsepNote marks a privsepDir that a lab made.
 const privsepNote = privsepDir + "/made-by-pvelab"
 
-// makePrivsepDir makes sshd's directory where no package has.
+// makePrivsepDir creates sshd's directory if no package has.
 func makePrivsepDir() error {
 	if os.Geteuid() != 0 {
 		return nil
@@ -267,8 +265,8 @@ func makePrivsepDir() error {
 	return os.WriteFile(privsepNote, nil, 0o600)
 }
 
-// removePrivsepDir takes it away again when a lab made it and no sshd is left
-// to live on it, be it another lab's or the machine's.
+// removePrivsepDir removes privsepDir if a lab made it and no sshd, of another lab or of the
+// machine, still needs it.
 func removePrivsepDir() error {
 	unlock, err := sys.LockRun()
 	if err != nil {
@@ -290,8 +288,8 @@ func removePrivsepDir() error {
 	return os.RemoveAll(privsepDir)
 }
 
-// waitSSHD returns when the sshd has written its pid file, which it does after
-// it listens, and greets.
+// waitSSHD returns when sshd has written its pid file, which it does once it listens, and sends its
+// greeting.
 func waitSSHD(ctx context.Context, address, pidFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -308,7 +306,7 @@ func waitSSHD(ctx context.Context, address, pidFile string) error {
 	}
 }
 
-// sshGreets reports whether an SSH server responds.
+// sshGreets returns nil if an SSH server responds at the address.
 func sshGreets(ctx context.Context, address string) error {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -329,7 +327,7 @@ func sshGreets(ctx context.Context, address string) error {
 	return nil
 }
 
-// lastLine is ": " and the last line of a log, for an error's text.
+// lastLine returns ": " and the last line of a log, for an error's text.
 func lastLine(path string) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -342,17 +340,17 @@ func lastLine(path string) string {
 	return ": " + strings.TrimSpace(lines[len(lines)-1])
 }
 
-// sessionVariable marks what was started through the lab's sshd. It is not
-// PVELAB_DIR, which people export in their own shells.
+// sessionVariable marks what was started through the lab's sshd. PVELAB_DIR cannot serve for that,
+// because people export it in their own shells.
 const sessionVariable = "PVELAB_SESSION"
 
-// killSessions ends what was started through the lab's sshd and the sshd's own
-// processes, also those of an sshd that was itself killed.
+// killSessions ends what was started through the lab's sshd, and sshd's own processes, including
+// those of an sshd that was itself killed.
 func killSessions(ctx context.Context, s *state.State) error {
 	marker, log := "\x00"+sessionVariable+"="+s.Dir+"\x00", s.Path("ssh", "log")
 	return sys.KillProcesses(ctx, func(proc string) bool {
-		// What a session starts has the sshd's marker in its environment; sshd
-		// overwrites its own with its title, but keeps the lab's log open.
+		// What a session starts has the marker in its environment. sshd overwrites its own
+		// environment with its process title, but keeps the lab's log open.
 		if raw, err := os.ReadFile(filepath.Join(proc, "environ")); err == nil &&
 			strings.Contains("\x00"+string(raw), marker) {
 			return true

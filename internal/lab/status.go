@@ -21,11 +21,11 @@ type Report struct {
 	SSH        string                 `json:"ssh"`
 	SSHRunning bool                   `json:"ssh_running"`
 	VMs        []pve.VMStatus         `json:"vms"`
-	Nodes      []NodeStatus           `json:"nodes,omitempty"` // of a cluster; VMs are then the first node's
+	Nodes      []NodeStatus           `json:"nodes,omitempty"` // only of a cluster; VMs then has the first node's
 	Faults     map[state.Fault]string `json:"faults"`
 }
 
-// Status says what there is and what runs.
+// Status reports what the lab has and what runs.
 func (l *Lab) Status(ctx context.Context) (Report, error) {
 	if l.outside() && l.container().Running() {
 		return l.statusInside(ctx)
@@ -40,7 +40,7 @@ func (l *Lab) Status(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// statusInside is what `pvelab status` tells on the host.
+// statusInside returns what `pvelab status` reports on the lab's host.
 func (l *Lab) statusInside(ctx context.Context) (Report, error) {
 	var report Report
 	var out, errs strings.Builder
@@ -54,8 +54,7 @@ func (l *Lab) statusInside(ctx context.Context) (Report, error) {
 	return report, err
 }
 
-// NodeStatus is a node of a Report. State is up, or what is the matter: down, cut off,
-// maintenance.
+// NodeStatus is a node of a Report. State is up, or what is wrong: down, cut off, maintenance.
 type NodeStatus struct {
 	Name  string         `json:"name"`
 	Dir   string         `json:"dir"`
@@ -64,7 +63,7 @@ type NodeStatus struct {
 	VMs   []pve.VMStatus `json:"vms"`
 }
 
-// nodeStatus lists the nodes of a cluster; a lab without one has none.
+// nodeStatus lists the nodes of a cluster; without a cluster the list is empty.
 func (l *Lab) nodeStatus(ctx context.Context) ([]NodeStatus, error) {
 	members, err := l.Members()
 	if err != nil {
@@ -91,7 +90,7 @@ func (l *Lab) nodeStatus(ctx context.Context) ([]NodeStatus, error) {
 	return all, nil
 }
 
-// loginName is the user the lab's sshd lets in: the one who runs it.
+// loginName is the user the lab's sshd lets in: the user who runs it.
 func loginName() string {
 	current, err := user.Current()
 	if err != nil {

@@ -11,15 +11,15 @@ import (
 	"linus/internal/lab/state"
 )
 
-// The VM that up makes a template of, so that a linked clone is the usual path. A
-// cluster's nodes each have one of the name, with IDs from TemplateID on.
+// The VM that Up turns into a template, so that linked clones are the usual case. Each node of a
+// cluster has a template of this name, with IDs from TemplateID on.
 const (
 	TemplateID   = 9000
 	TemplateName = "agent-template"
 )
 
-// templateID is the ID of this node's template; 0: it has none, for the clones of all
-// nodes are on the shared storage, of the first node's.
+// templateID returns the ID of this node's template, or 0 if it has none: on shared storage, all
+// nodes clone the first node's template.
 func (l *Lab) templateID() int {
 	members, _ := l.Members()
 	at := max(0, slices.IndexFunc(members, func(m state.Member) bool { return m.Name == l.Config.Node }))
@@ -29,8 +29,7 @@ func (l *Lab) templateID() int {
 	return TemplateID + at
 }
 
-// makeTemplate makes a template the way an operator would, and makes a half of
-// one again.
+// makeTemplate makes a template the way an operator would, and remakes one that was left half-made.
 func (l *Lab) makeTemplate(ctx context.Context) error {
 	templateID := l.templateID()
 	if templateID == 0 {
