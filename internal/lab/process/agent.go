@@ -23,7 +23,7 @@ type agentServer struct {
 	execs map[int]*agentExec
 }
 
-const agentOutputLimit = 16 << 20 // the real agent's
+const agentOutputLimit = 16 << 20 // the real agent's limit
 
 func newAgent(g *guest) *agentServer {
 	a := &agentServer{guest: g, execs: map[int]*agentExec{}}
@@ -37,7 +37,7 @@ func newAgent(g *guest) *agentServer {
 	return a
 }
 
-// taking is a command with arguments of a type.
+// taking returns a command that takes arguments of type A.
 func taking[A any](do func(A) (any, error)) func(json.RawMessage) (any, error) {
 	return func(raw json.RawMessage) (any, error) {
 		var arguments A
@@ -54,7 +54,7 @@ func always(answer any) func(json.RawMessage) (any, error) {
 	return func(json.RawMessage) (any, error) { return answer, nil }
 }
 
-// serve handles requests, one line each, until the client goes.
+// serve handles requests, one per line, until the client disconnects.
 func (a *agentServer) serve(conn net.Conn) {
 	r := bufio.NewReader(conn)
 	for {
@@ -62,7 +62,7 @@ func (a *agentServer) serve(conn net.Conn) {
 		if err != nil {
 			return
 		}
-		// A 0xff from the client means: forget what came before.
+		// A 0xff from the client means that what came before is to be dropped.
 		if at := bytes.LastIndexByte(line, 0xff); at >= 0 {
 			line = line[at+1:]
 		}
@@ -132,7 +132,7 @@ type agentExec struct {
 	out, err capped.Writer
 }
 
-// execArguments are those of guest-exec; its output is always captured.
+// execArguments are the arguments of guest-exec; its output is always captured.
 type execArguments struct {
 	Path  string
 	Arg   []string
@@ -159,8 +159,7 @@ func (a *agentServer) exec(v execArguments) (any, error) {
 	return map[string]int{"pid": run.pid}, nil
 }
 
-// execStatus returns how a command is doing, and forgets it once it has told
-// of its end.
+// execStatus returns a command's status. It forgets the command once it has reported its end.
 func (a *agentServer) execStatus(v struct{ PID int }) (any, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

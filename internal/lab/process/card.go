@@ -18,10 +18,10 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// A guest's network is the machine's loopback. It has a card to look at nonetheless: a
-// directory of files in place of those of the machine's cards, and commands that know it.
-// Its network service gives it its address when a file of settings is for the card's MAC,
-// as systemd-networkd does; nobody reaches it while the card's link is down.
+// A guest's network is the machine's loopback. It still shows a card: a directory of files in place
+// of the machine's cards, and commands that know the card. The guest's network service gives the
+// card its address if a settings file matches its MAC, as systemd-networkd does. While the card's
+// link is down, nobody can reach the guest.
 
 const (
 	labDir      = "/run/lab"
@@ -29,8 +29,8 @@ const (
 	cardName    = "eth0"
 	cardDir     = cardsDir + "/" + cardName
 	seedPath    = labDir + "/seed"    // the cloud-init drive
-	leasePath   = labDir + "/lease"   // the MAC that has the address
-	addressPath = labDir + "/address" // which that is
+	leasePath   = labDir + "/lease"   // the MAC of the card that has the address
+	addressPath = labDir + "/address" // the address itself
 	networkDir  = "/etc/systemd/network"
 	networkFile = networkDir + "/10-cloud-init-" + cardName + ".network"
 )
@@ -51,8 +51,8 @@ func (c guestConfig) mountCards() error {
 	return nil
 }
 
-// plugCard gives the guest its card, with the address that its system knows it by, and
-// its cloud-init drive, and starts its network.
+// plugCard gives the guest its card, with the given MAC, and its cloud-init drive, and starts its
+// network.
 func (g *guest) plugCard(mac string) error {
 	if err := errors.Join(os.WriteFile(seedPath, []byte("instance-id: "+g.config.InstanceID+"\n"), 0o444),
 		os.WriteFile(addressPath, []byte(g.address), 0o444)); err != nil {
@@ -76,7 +76,7 @@ func (g *guest) plugCard(mac string) error {
 	return restartNetwork()
 }
 
-// restartNetwork has the guest's network service read its settings.
+// restartNetwork makes the guest's network service read its settings.
 func restartNetwork() error {
 	mac := readWord(cardDir + "/address")
 	if err := os.RemoveAll(leasePath); err != nil || mac == "" {
@@ -98,7 +98,7 @@ func restartNetwork() error {
 	return nil
 }
 
-// card is the guest's network card, and its address where it has one.
+// card returns the MAC of the guest's network card, and its address if it has one.
 func (g *guest) card() (mac, address string) {
 	mac = readWord(cardDir + "/address")
 	if mac == g.config.MAC && readWord(leasePath) == mac && linkIsUp() {
@@ -107,7 +107,7 @@ func (g *guest) card() (mac, address string) {
 	return mac, address
 }
 
-// linkIsUp is also true for a guest without a card, which is reached all the same.
+// linkIsUp is also true for a guest without a card, which can be reached all the same.
 func linkIsUp() bool { return readWord(cardDir+"/operstate") != "down" }
 
 func readWord(path string) string {
@@ -115,7 +115,7 @@ func readWord(path string) string {
 	return strings.TrimSpace(string(raw))
 }
 
-// SetLink writes it where the guest and its SSH server look.
+// SetLink writes the link's state where the guest and its SSH server read it.
 func (Driver) SetLink(_ context.Context, s *state.State, vm state.VM, slot string, up bool) error {
 	pid, running := s.Pid(vm.ID)
 	if !running {
@@ -131,8 +131,8 @@ func (Driver) SetLink(_ context.Context, s *state.State, vm state.VM, slot strin
 	return os.WriteFile(filepath.Join(fmt.Sprintf("/proc/%d/root", pid), cardDir, "operstate"), []byte(link+"\n"), 0o644)
 }
 
-// systemctlTool is systemctl for the services a guest has: its network's and its SSH
-// server. There is no systemd, of which /run/systemd/system would tell.
+// systemctlTool is systemctl for a guest's only services: its network and its SSH server. The guest
+// has no systemd, which would show by /run/systemd/system.
 func systemctlTool(args []string, std sys.Streams) int {
 	services := map[string]func() error{"systemd-networkd": restartNetwork, "ssh": restartSSH}
 	args = slices.DeleteFunc(slices.Clone(args), func(arg string) bool { return slices.Contains([]string{"-q", "--quiet", "--no-block"}, arg) })
@@ -150,13 +150,13 @@ func systemctlTool(args []string, std sys.Streams) int {
 			}
 			fmt.Fprintln(std.Out, status)
 		}
-	case "is-system-running": // when it is asked for the first time the boot has not ended
+	case "is-system-running": // the first call is answered as if the boot had not ended yet
 		if os.Mkdir(labDir+"/settled", 0o755) == nil {
 			fmt.Fprintln(std.Out, "starting")
 			return 1
 		}
 		fmt.Fprintln(std.Out, "running")
-	case "list-units": // none
+	case "list-units": // there are none
 	case "restart", "try-restart", "reload-or-restart":
 		for _, unit := range args[1:] {
 			restart := services[strings.TrimSuffix(unit, ".service")]
@@ -174,7 +174,7 @@ func systemctlTool(args []string, std sys.Streams) int {
 	return code
 }
 
-// ipTool is ip for the guest's card. The machine's are not the guest's to change.
+// ipTool is ip for the guest's card. The guest may not change the machine's cards.
 func ipTool(args []string, std sys.Streams) int {
 	line := strings.Join(args, " ")
 	mac, isMAC := strings.CutPrefix(line, "link set dev "+cardName+" address ")

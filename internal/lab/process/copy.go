@@ -14,23 +14,22 @@ import (
 	"linus/internal/lab/state"
 )
 
-// There is but one copy of a process, so that what starts from another VM's state is a new
-// one that takes itself for the guest that was saved: host name, MAC, boot, instance, files.
-// Its memory is what small files it had in /dev/shm. What ran there, and what it had in /run,
-// is not in it.
+// A process cannot be copied, so a guest that starts from another VM's state is a new process that
+// takes on the saved guest's identity: host name, MAC, boot, instance and files. Of its memory,
+// only small files in /dev/shm are saved. The programs that ran, and the content of /run, are not.
 
-// saved is who a guest is.
+// saved is a guest's identity.
 type saved struct {
 	Hostname, MAC, InstanceID, BootID string
-	Memory                            map[string][]byte // the files of memoryDir
+	Memory                            map[string][]byte // the files in memoryDir
 }
 
 const (
 	memoryDir  = "/dev/shm"
-	memoryMost = 4096 // of one file
+	memoryMost = 4096 // bytes per file
 )
 
-// readMemory is what a guest has in memory, as far as that can be saved.
+// readMemory returns the part of a guest's memory that can be saved.
 func readMemory(root string) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	entries, err := os.ReadDir(filepath.Join(root, memoryDir))
@@ -46,7 +45,7 @@ func readMemory(root string) (map[string][]byte, error) {
 	return files, err
 }
 
-// readSaved is who the guest with that root is now.
+// readSaved returns the current identity of the guest with that root.
 func readSaved(root string) (saved, error) {
 	var s saved
 	for path, value := range map[string]*string{
@@ -63,7 +62,7 @@ func readSaved(root string) (saved, error) {
 	return s, err
 }
 
-// StartFrom runs a guest that takes itself for the one whose state it is given.
+// StartFrom runs a guest with the identity in the saved state at path.
 func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -80,7 +79,7 @@ func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path
 	return d.launch(ctx, s, vm, &from)
 }
 
-// goOn is boot for a guest that goes on as another.
+// goOn replaces boot for a guest that takes on another's identity.
 func (g *guest) goOn(from saved) error {
 	if err := unix.Sethostname([]byte(from.Hostname)); err != nil {
 		return err

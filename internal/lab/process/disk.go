@@ -15,14 +15,14 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// A disk of the process driver is a line of text with its size, and beside it
-// a directory with the files its guest has written.
+// A disk of the process driver is a marker file, a line of text with the disk's size, and beside it
+// a directory with the files that its guest has written.
 const (
 	markerPrefix  = "linus lab disk, size "
 	contentSuffix = ".d"
 )
 
-// markerSize is the size of the template's disk.
+// markerSize is the size of the template's disk in bytes.
 const markerSize = int64(2) << 30
 
 // BuildImage writes the marker that stands for the template's image.
@@ -40,7 +40,7 @@ func (Driver) CreateDisk(_ context.Context, dst, _ string, size int64) error {
 	return writeMarker(dst, size)
 }
 
-// ImportDisk copies an image, and what a guest has written to it, into a new disk.
+// ImportDisk copies an image, and what a guest has written to it, to a new disk.
 func (d Driver) ImportDisk(ctx context.Context, src, dst, _ string) error {
 	size, err := d.DiskSize(ctx, src)
 	if err != nil {
@@ -55,18 +55,18 @@ func (d Driver) ImportDisk(ctx context.Context, src, dst, _ string) error {
 	return nil
 }
 
-// LinkDisk copies too: a disk of this driver is small.
+// LinkDisk makes a full copy: this driver's disks are small.
 func (d Driver) LinkDisk(ctx context.Context, base, dst string) error {
 	return d.ImportDisk(ctx, base, dst, "")
 }
 
-// ResizeDisk changes the size a disk says it has.
+// ResizeDisk changes the size in a disk's marker.
 func (Driver) ResizeDisk(_ context.Context, path string, size int64) error {
 	return writeMarker(path, size)
 }
 
-// DiskSize reads a marker, a qcow2 image's header, or takes a raw image's
-// length.
+// DiskSize reads the size from a marker or from a qcow2 image's header; for a raw image it is the
+// file's length.
 func (Driver) DiskSize(_ context.Context, path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -100,8 +100,8 @@ func (Driver) RenameDisk(path, other string) error {
 	return nil
 }
 
-// DeleteDisk removes a disk with its files and snapshots, and with a state the guest
-// that is suspended in it.
+// DeleteDisk removes a disk with its files and snapshots. If the disk is a saved state, it also
+// ends the guest that is suspended in it.
 func (Driver) DeleteDisk(ctx context.Context, path string) error {
 	if err := endShelved(ctx, path); err != nil {
 		return err
@@ -121,23 +121,23 @@ func (Driver) DeleteDisk(ctx context.Context, path string) error {
 	return removeDisk(path)
 }
 
-// removeDisk removes a marker and its files, what there is of them.
+// removeDisk removes whatever exists of a marker and its files.
 func removeDisk(path string) error {
 	return errors.Join(os.RemoveAll(path), os.RemoveAll(path+contentSuffix))
 }
 
-// snapshotPath is a disk of its own beside the disk, under a name that no
-// volume has.
+// snapshotPath is the path of a snapshot: a separate disk beside the disk, under a name that no
+// volume can have.
 func snapshotPath(path, name string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"@"+name)
 }
 
-// SnapshotDisk copies the disk under a name.
+// SnapshotDisk copies the disk to a snapshot.
 func (d Driver) SnapshotDisk(ctx context.Context, _ *state.State, _ state.VM, _, path, name string) error {
 	return d.replaceDisk(ctx, path, snapshotPath(path, name))
 }
 
-// CloneSnapshot copies a snapshot into a new disk.
+// CloneSnapshot copies a snapshot to a new disk.
 func (d Driver) CloneSnapshot(ctx context.Context, src, name, dst, format string) error {
 	return d.ImportDisk(ctx, snapshotPath(src, name), dst, format)
 }
@@ -147,8 +147,7 @@ func (d Driver) RollbackDisk(ctx context.Context, path, name string) error {
 	return d.replaceDisk(ctx, snapshotPath(path, name), path)
 }
 
-// replaceDisk copies a disk over another, of which a killed copy may have left
-// a half.
+// replaceDisk copies a disk over another, which may be half of what a killed copy left.
 func (d Driver) replaceDisk(ctx context.Context, src, dst string) error {
 	if _, err := os.Stat(src); err != nil {
 		return err

@@ -27,20 +27,20 @@ import (
 // guest is a process VM from the inside: init, SSH server and guest agent.
 type guest struct {
 	config  guestConfig
-	address string // of the SSH server, without port
+	address string // of the SSH server, without the port
 	procs   *procs
-	signals chan os.Signal // the power button, and what stands for it inside
+	signals chan os.Signal // the power button, and the guest's own power-off and reboot
 }
 
 const (
-	shutdownGrace = 2 * time.Second // between TERM and KILL
+	shutdownGrace = 2 * time.Second // between SIGTERM and SIGKILL
 	readyFD       = 3
 )
 
-// Run is the body of `pvelab guest`: it is the first process of its PID
-// namespace, reads its settings from stdin and returns when the VM powers off.
+// Run is the body of `pvelab guest`. It is the first process of its PID namespace, reads its
+// settings from stdin, and returns when the VM powers off.
 func Run(stdin io.Reader) error {
-	// Powering off kills every process there is: never do that outside.
+	// Powering off kills every process: never do that outside of a PID namespace.
 	if os.Getpid() != 1 {
 		return errors.New("`pvelab guest` is started by `qm start` only, as the first process of a PID namespace")
 	}
@@ -59,18 +59,18 @@ func Run(stdin io.Reader) error {
 	return g.run(listeners)
 }
 
-// guestListeners are opened while the machine's file system is still in sight.
+// guestListeners are opened while the machine's file system is still visible.
 type guestListeners struct {
 	ssh   net.Listener
-	agent net.Listener // nil without an agent
+	agent net.Listener // nil if there is no agent
 }
 
 func newGuest(config guestConfig) (*guest, guestListeners, error) {
 	g := &guest{config: config, signals: make(chan os.Signal, 1)}
-	// Before anybody is told that the VM runs: a shutdown may follow at once.
+	// Before the VM is reported as running: a shutdown may follow at once.
 	signal.Notify(g.signals, syscall.SIGPWR, syscall.SIGUSR2, syscall.SIGINT)
-	// An init does not die of a signal from within. Caught and dropped, not
-	// ignored: a process inherits what its parent ignores.
+	// An init must not die of a signal from within. The signals are caught and dropped rather than
+	// ignored, because a process inherits what its parent ignores.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGHUP, syscall.SIGQUIT)
 	var l guestListeners
 	var err error
@@ -88,8 +88,7 @@ func newGuest(config guestConfig) (*guest, guestListeners, error) {
 	return g, l, g.boot()
 }
 
-// guestPort is 22 where this user can bind it and nothing holds it on all
-// addresses, else 2222.
+// guestPort is 22 if this user can bind it and nothing else holds it on all addresses, else 2222.
 func guestPort(probe fmt.Stringer) int {
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", net.JoinHostPort(probe.String(), "22"))
 	if err != nil {
@@ -99,7 +98,7 @@ func guestPort(probe fmt.Stringer) int {
 	return 22
 }
 
-// listenFirst takes the first address that is free.
+// listenFirst listens on the first free address.
 func listenFirst(addresses []string, port int) (net.Listener, string, error) {
 	var last error
 	for _, address := range addresses {
@@ -125,12 +124,12 @@ func listenUnix(path string) (net.Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	l.SetUnlinkOnClose(false) // by then the path means another file
+	l.SetUnlinkOnClose(false) // by then another file may have this path
 	return l, nil
 }
 
-// boot brings up what a system does before it lets anybody in: host name, host
-// key, and cloud-init's work when the instance is new.
+// boot does what a system does before anybody can log in: it sets up the host name, the host key
+// and, for a new instance, what cloud-init does.
 func (g *guest) boot() error {
 	if err := sys.MkdirAll("/run/lock", "/run/cloud-init", labDir); err != nil {
 		return err
@@ -140,7 +139,7 @@ func (g *guest) boot() error {
 	}
 	if g.config.Saved != nil {
 		from := *g.config.Saved
-		g.config.Saved = nil // its next boot is its own
+		g.config.Saved = nil // its next boot is a normal one
 		return g.goOn(from)
 	}
 	if err := unix.Sethostname([]byte(g.config.Hostname)); err != nil {
@@ -177,11 +176,11 @@ func setBootID(id string) error {
 
 const (
 	machineIDPath = "/etc/machine-id"
-	uninitialized = "uninitialized\n" // what an image has there, and so has a first boot
+	uninitialized = "uninitialized\n" // the content of an image's file, and thus of a first boot's
 )
 
-// holdMachineID is how systemd gives a first boot its ID: in a mount over the file, which cannot
-// be written to. systemd-machine-id-commit, which would end that, is masked here.
+// holdMachineID gives a first boot its ID the way systemd does: in a mount over the file, which is
+// read-only. systemd-machine-id-commit, which would end that, is masked here.
 func holdMachineID(instance string) error {
 	if raw, _ := os.ReadFile(machineIDPath); len(raw) > 0 && string(raw) != uninitialized {
 		return nil
@@ -215,8 +214,8 @@ func clearDir(dir string) error {
 
 const hostKeyPath = "/etc/ssh/ssh_host_ed25519_key"
 
-// loadHostKey reads the guest's host key, made at first boot, and has the SSH server use
-// it until that is started again.
+// loadHostKey reads the guest's host key, or creates it at the first boot. The SSH server uses that
+// key until the server is restarted.
 func (g *guest) loadHostKey(hostname string) error {
 	comment := "root@" + hostname
 	key, err := sshserver.Key(hostKeyPath, comment, false)
@@ -244,7 +243,7 @@ const (
 	bootIDPath       = "/run/boot_id"
 )
 
-// cloudInit does what the cloud-init settings say, once per instance id.
+// cloudInit applies the cloud-init settings, once per instance ID.
 func (g *guest) cloudInit() error {
 	seen, _ := os.ReadFile(instanceIDPath)
 	if strings.TrimSpace(string(seen)) != g.config.InstanceID {
@@ -278,8 +277,8 @@ func (g *guest) newInstance() error {
 	if err := os.Symlink(instance, link); err != nil {
 		return err
 	}
-	// The login user is the namespace's root under its own name, so it comes
-	// first: whoever looks up user 0 finds it.
+	// The login user is the namespace's root under its own name. It comes first, so that a lookup
+	// of user 0 finds it.
 	user, group := "root:x:0:0:root:/root:/bin/bash\n", "root:x:0:\n"
 	if g.config.User != "root" {
 		user = fmt.Sprintf("%s:x:0:0:%[1]s:%s:/bin/bash\n", g.config.User, g.home()) + user
@@ -306,8 +305,7 @@ func (g *guest) newInstance() error {
 	return os.Chmod(filepath.Join(sshDir, "authorized_keys"), 0o600)
 }
 
-// run serves until the power goes; a reboot ends every process, empties /run
-// and boots again.
+// run serves until the VM powers off. A reboot ends every process, empties /run and boots again.
 func (g *guest) run(l guestListeners) error {
 	for {
 		reboot := g.serve(l)
@@ -329,7 +327,7 @@ func (g *guest) run(l guestListeners) error {
 	}
 }
 
-// serve runs one uptime: from boot to the next power change.
+// serve runs from one boot to the next power-off or reboot.
 func (g *guest) serve(l guestListeners) (reboot bool) {
 	var stopReaping func()
 	g.procs, stopReaping = newProcs()
@@ -349,8 +347,8 @@ func (g *guest) serve(l guestListeners) (reboot bool) {
 	return reboot
 }
 
-// acceptAll serves connections until ctx ends; then it closes them and waits
-// for their handlers. The listener stays open for the next uptime.
+// acceptAll serves connections until ctx ends; then it closes them and waits for their handlers.
+// The listener stays open for the next boot.
 func acceptAll(ctx context.Context, l net.Listener, handle func(net.Conn)) {
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -367,7 +365,7 @@ func acceptAll(ctx context.Context, l net.Listener, handle func(net.Conn)) {
 			return
 		}
 		if err != nil {
-			_ = sleep.For(ctx, 10*time.Millisecond) // out of descriptors: try again
+			_ = sleep.For(ctx, 10*time.Millisecond) // out of file descriptors: try again
 			continue
 		}
 		wg.Go(func() {
@@ -379,7 +377,7 @@ func acceptAll(ctx context.Context, l net.Listener, handle func(net.Conn)) {
 	}
 }
 
-// terminate asks every process to end and waits a moment for them.
+// terminate asks every process to end, and waits up to shutdownGrace.
 func (g *guest) terminate() {
 	_ = syscall.Kill(-1, syscall.SIGTERM)
 	deadline := time.Now().Add(shutdownGrace)
@@ -391,7 +389,7 @@ func (g *guest) terminate() {
 	}
 }
 
-// endAll kills what is left and reaps it.
+// endAll kills and reaps the remaining processes.
 func (g *guest) endAll() {
 	_ = syscall.Kill(-1, syscall.SIGKILL)
 	for {

@@ -1,6 +1,6 @@
-// Package process runs a VM as one process of this machine, in namespaces of its
-// own, in milliseconds: the driver that starts it, and what runs inside it. It
-// isolates nothing.
+// Package process runs a VM as one process of this machine, in its own namespaces, within
+// milliseconds. It has the driver that starts the process, and what runs inside. It isolates
+// nothing.
 package process
 
 import (
@@ -24,9 +24,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Driver runs each VM as one process, the pvelab binary, that is init
-// of a PID namespace and shows its children a root file system of its own. It
-// is fast and honest about commands, files and signals; it isolates nothing.
+// Driver runs each VM as one process, the pvelab binary, which is the init of a PID namespace and
+// gives its children their own root file system. Commands, files and signals behave as in a real
+// VM; nothing is isolated.
 type Driver struct{}
 
 // Up chooses the port of the guests' SSH servers.
@@ -40,19 +40,18 @@ func (Driver) Up(_ context.Context, s *state.State) error {
 // Down has nothing to remove: guests are stopped one by one.
 func (Driver) Down(context.Context, *state.State) error { return nil }
 
-// Address is where a VM's SSH server listens: an address of its own in
-// 127.77.0.0/16, which needs no set-up. n counts from a place drawn from the
-// lab's directory, so that labs beside each other rarely meet; when they do,
-// the guest takes the next.
+// Address is the address of a VM's SSH server, in 127.77.0.0/16, which needs no set-up. n counts
+// from a start derived from the lab's directory, so that labs side by side rarely collide; if they
+// do, the guest takes the next address.
 func Address(s *state.State, n int) netip.Addr {
-	const hosts = 254 * 254 // no 0 and no 255 in the last two bytes
+	const hosts = 254 * 254 // neither 0 nor 255 in the last two bytes
 	at := (int(s.Hash()%hosts) + n) % hosts
 	return netip.AddrFrom4([4]byte{127, 77, byte(at/254 + 1), byte(at%254 + 1)})
 }
 
-// guestCandidates are the addresses a VM may take: the one its cloud-init
-// settings name, else the first free one from its own number on. Of IPv6 the
-// loopback has a single address, for one VM at a time.
+// guestCandidates returns the addresses a VM may take: the one in its cloud-init settings, or else
+// the first free one from its own number on. For IPv6, loopback has a single address, which one VM
+// can have at a time.
 func guestCandidates(s *state.State, vm state.VM) []string {
 	settings := state.Props(vm.Conf.Get("ipconfig0"))
 	for _, key := range []string{"ip", "ip6"} {
@@ -70,7 +69,7 @@ func guestCandidates(s *state.State, vm state.VM) []string {
 	return candidates
 }
 
-// guestConfig is a guest's configuration, as JSON on its stdin.
+// guestConfig is a guest's configuration, sent as JSON on its stdin.
 type guestConfig struct {
 	ID         int
 	Hostname   string
@@ -78,20 +77,20 @@ type guestConfig struct {
 	Keys       string // public keys, one per line
 	InstanceID string
 	MAC        string
-	Addresses  []string // to try, in order
+	Addresses  []string // candidates, in order
 	Port       int
-	Agent      string // path of the agent's socket, "" when the VM has none
+	Agent      string // path of the agent's socket; "" if the VM has no agent
 	Root       string // empty directory to mount the root file system on
-	Disk       string // directory of the files that stay
+	Disk       string // directory of the files that survive a reboot
 	Binary     string // the pvelab binary
-	LinkDown   bool   // of its card
-	Saved      *saved // the guest it takes itself for; nil: it boots
+	LinkDown   bool   // whether its card's link is down
+	Saved      *saved // the guest whose identity it takes; nil: it boots normally
 
 	Storages []string          // directories of the lab's volumes
-	Disks    map[string]string // volumes that it is started with, by serial number
+	Disks    map[string]string // volumes it is started with, by serial number
 }
 
-// DefaultUser is the login user where the config names none.
+// DefaultUser is the login user if the config names none.
 const DefaultUser = "debian"
 
 func configOf(s *state.State, vm state.VM) (guestConfig, error) {
@@ -136,14 +135,14 @@ func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 	return config, nil
 }
 
-// Start runs the guest's process. The process waits for its settings until it
-// is recorded, and goes away when they do not come: a starter that is killed
-// in between leaves nothing that nobody knows of.
+// Start runs the guest's process. The process waits for its settings until it has been recorded,
+// and exits if they do not arrive, so that a starter that is killed in between leaves no unknown
+// process.
 func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	return d.launch(ctx, s, vm, nil)
 }
 
-// launch is Start, or with a saved guest the start of one that takes itself for that.
+// launch is Start, or, if from is not nil, starts a guest with that identity.
 func (Driver) launch(ctx context.Context, s *state.State, vm state.VM, from *saved) error {
 	config, err := configOf(s, vm)
 	if err != nil {
@@ -202,7 +201,7 @@ func (Driver) launch(ctx context.Context, s *state.State, vm state.VM, from *sav
 	return nil
 }
 
-// record notes the process of a VM that runs, for us and as QEMU does.
+// record records the process of a running VM, in the lab's pid file and the way QEMU does.
 func record(s *state.State, id, pid int) error {
 	return errors.Join(
 		sys.WritePidFile(s.PidFile(id), pid),
@@ -210,8 +209,8 @@ func record(s *state.State, id, pid int) error {
 		s.ShowAgent(id))
 }
 
-// Namespaces are how a guest's process is started: as the first of a PID
-// namespace, with mounts and a host name of its own.
+// Namespaces returns how a guest's process is started: as the first process of a PID namespace,
+// with its own mounts and host name.
 func Namespaces() *syscall.SysProcAttr {
 	attr := &syscall.SysProcAttr{
 		Setsid:     true,
@@ -225,8 +224,8 @@ func Namespaces() *syscall.SysProcAttr {
 	return attr
 }
 
-// readyLine begins what a guest says on descriptor 3 when it is up, its address
-// following; anything else is its error.
+// readyLine starts what a guest writes to descriptor 3 when it is up; its address follows. Anything
+// else is an error message.
 const readyLine = "ready"
 
 func awaitReady(ctx context.Context, ready *os.File) (address string, err error) {
@@ -246,8 +245,8 @@ func awaitReady(ctx context.Context, ready *os.File) (address string, err error)
 	return "", errors.New(line)
 }
 
-// Stop kills the guest's init, and with it the kernel all else in the
-// namespace; also that of a guest which is suspended.
+// Stop kills the guest's init, or that of a suspended guest. The kernel then kills everything else
+// in the namespace.
 func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 	for _, file := range []string{s.PidFile(vm.ID), filepath.Join(s.RunDir(vm.ID), frozenFile)} {
 		if err := sys.KillPidFile(ctx, file, syscall.SIGKILL); err != nil {
@@ -272,8 +271,8 @@ func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error
 	return nil
 }
 
-// Move lets the guest's process be another node's: the same process of the same boot,
-// at the same address.
+// Move hands the guest's process to another node: it stays the same process of the same boot, at
+// the same address.
 func (Driver) Move(_ context.Context, from, to *state.State, vm state.VM) error {
 	pid, running := from.Pid(vm.ID)
 	if !running {

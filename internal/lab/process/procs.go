@@ -14,14 +14,14 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// procs starts and reaps the processes of a guest. Its owner is init, so every
-// orphan ends up with it: nothing else in the process may wait for children.
+// procs starts and reaps the processes of a guest. The process is init, so all orphans become its
+// children: nothing else in it may wait for children.
 type procs struct {
 	mu      sync.Mutex
 	waiting map[int]chan syscall.WaitStatus
 }
 
-// newProcs begins to reap; stop ends it.
+// newProcs starts reaping; stop ends it.
 func newProcs() (p *procs, stop func()) {
 	p = &procs{waiting: map[int]chan syscall.WaitStatus{}}
 	died := make(chan os.Signal, 1)
@@ -65,16 +65,16 @@ func (p *procs) reap() {
 	}
 }
 
-// program is one that runs in a guest.
+// program is a program that runs in a guest.
 type program struct {
 	pid     int
-	done    <-chan syscall.WaitStatus // gets its status once
-	drained sync.WaitGroup            // until it has printed all
-	ours    []*os.File                // our ends of its files
+	done    <-chan syscall.WaitStatus // receives its status once
+	drained sync.WaitGroup            // until all output has been read
+	ours    []*os.File                // this side's ends of its files
 }
 
-// run starts a program in a session of its own, on a terminal where slave is one, else on
-// pipes. It is given what comes from in, and what it prints goes to out and errs.
+// run starts a program in its own session, on the terminal if slave is set, else on pipes. Its
+// input comes from in, and its output goes to out and errs.
 func (p *procs) run(argv []string, dir string, env []string, master, slave *os.File, in io.Reader, out, errs io.Writer) (*program, error) {
 	run, theirs := &program{ours: []*os.File{master, master}}, []*os.File{slave, slave, slave}
 	if slave == nil {
@@ -98,7 +98,7 @@ func (p *procs) run(argv []string, dir string, env []string, master, slave *os.F
 		}
 		return nil, err
 	}
-	go func() { // ends with what comes
+	go func() { // ends with the input
 		_, _ = io.Copy(run.ours[0], in)
 		if slave == nil { // a terminal stays open when the client's input ends
 			run.ours[0].Close()
@@ -119,7 +119,7 @@ func (p *procs) start(run *program, argv []string, attr *syscall.ProcAttr) (err 
 	if err := dropCapabilities(); err != nil {
 		return err
 	}
-	p.mu.Lock() // the reaper must not meet the process before it is known
+	p.mu.Lock() // the reaper must not see the process before it is registered
 	defer p.mu.Unlock()
 	if run.pid, err = syscall.ForkExec(argv[0], argv, attr); err != nil {
 		return err
@@ -129,8 +129,8 @@ func (p *procs) start(run *program, argv []string, attr *syscall.ProcAttr) (err 
 	return nil
 }
 
-// dropCapabilities takes from what this thread starts, for good, what reaches beyond the
-// guest: a guest has the machine's clock and network cards.
+// dropCapabilities permanently removes, from what this thread starts, the capabilities that reach
+// beyond the guest: a guest shares the machine's clock and network cards.
 func dropCapabilities() error {
 	for _, capability := range []uintptr{unix.CAP_SYS_TIME, unix.CAP_NET_ADMIN} {
 		if err := unix.Prctl(unix.PR_CAPBSET_DROP, capability, 0, 0, 0); err != nil {

@@ -12,30 +12,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A process guest's root file system: a tmpfs with the machine's programs
-// bound read-only, directories of the guest's own where a system writes, and
-// under /.host, read-only, what their links borrow from the machine. The
-// machine's own root is let go: a mount kept here would keep alive what the
-// machine unmounts. All of it is mounted in the guest's namespace only, on an empty
-// directory of the lab, so the machine never sees any.
+// A process guest's root file system is a tmpfs with the machine's programs bound read-only, the
+// guest's own directories where a system writes, and read-only under /.host what their links borrow
+// from the machine. The machine's own root is unmounted: a mount kept here would keep alive what
+// the machine unmounts. Everything is mounted in the guest's namespace only, on an empty directory
+// of the lab, so the machine never sees the mounts.
 
-// programDirs are the machine's: what a guest runs.
+// programDirs are the machine's directories of programs that a guest runs.
 var programDirs = []string{"bin", "sbin", "lib", "lib32", "lib64", "libx32", "usr"}
 
-// borrowedDirs are the machine's, for links from the guest's own.
+// borrowedDirs are the machine's directories that links in the guest's own directories lead to.
 var borrowedDirs = []string{"etc", "usr/local/bin", "usr/local/lib", "var/lib/dpkg"}
 
-// ownDirs lie on the guest's disk and outlive a reboot.
+// ownDirs lie on the guest's disk and survive a reboot.
 var ownDirs = []string{"etc", "home", "root", "opt", "srv", "var", "tmp", "usr/local/bin", "usr/local/lib"}
 
 const (
 	hostRoot  = "/.host"
 	guestPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-	toolPath  = "/.pvelab" // the pvelab binary, for the guest's helpers
+	toolPath  = "/.pvelab" // the pvelab binary, for the guest's tools
 )
 
-// guestTools are commands the guest has from pvelab, because they are about
-// the guest as a machine.
+// guestTools are the commands that pvelab provides in the guest, because they treat the guest as a
+// machine.
 func guestTools() []string {
 	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim", "sync", "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount"}
 }
@@ -123,7 +122,7 @@ func (c guestConfig) mountKernel() error {
 	if err := bind("/sys", filepath.Join(c.Root, "sys")); err != nil {
 		return err
 	}
-	// Alone: a guest has its own of what is mounted there, and labs may lie in the machine's /dev/shm.
+	// Not recursive: a guest has its own mounts there, and labs may lie in the machine's /dev/shm.
 	dev := filepath.Join(c.Root, "dev")
 	if err := os.Mkdir(dev, 0o755); err != nil {
 		return err
@@ -149,7 +148,7 @@ func (c guestConfig) mountKernel() error {
 			return fmt.Errorf("mount the guest's /%s: %w", m.path, err)
 		}
 	}
-	// What is set there is set for the machine.
+	// These settings are the machine's.
 	settings := filepath.Join(c.Root, "proc/sys")
 	if err := unix.Mount(settings, settings, "", unix.MS_BIND, ""); err != nil {
 		return fmt.Errorf("bind /proc/sys: %w", err)
@@ -186,13 +185,13 @@ func bindReadOnly(src, dst string) error {
 	if err := bind(src, dst); err != nil {
 		return err
 	}
-	// A kernel before 5.12 cannot: the guest can write there.
+	// Before kernel 5.12 this fails, and the guest can write there.
 	_ = unix.MountSetattr(unix.AT_FDCWD, dst, unix.AT_RECURSIVE, &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_RDONLY})
 	return nil
 }
 
-// populateDisk fills a new disk: directories, links to the machine's settings
-// and local programs, and the guest's own tools before them.
+// populateDisk fills a new disk with directories, with links to the machine's settings and local
+// programs, and with the guest's own tools, which take precedence.
 func (c guestConfig) populateDisk() error {
 	if _, err := os.Stat(filepath.Join(c.Disk, "etc")); err == nil {
 		return nil
@@ -237,15 +236,15 @@ func (c guestConfig) populateDisk() error {
 	return nil
 }
 
-// ownSettings are files of /etc the guest has of its own.
+// ownSettings are the files of /etc that the guest does not borrow from the machine.
 var ownSettings = []string{
 	"etc/passwd", "etc/passwd-", "etc/group", "etc/group-", "etc/shadow", "etc/shadow-", "etc/gshadow", "etc/gshadow-",
 	"etc/.pwd.lock", "etc/subuid", "etc/subuid-", "etc/subgid", "etc/subgid-",
 	"etc/fstab", "etc/hostname", "etc/hosts", "etc/machine-id", "etc/ssh", "etc/cloud", "etc/systemd",
 }
 
-// systemAccounts are the lines of a passwd or group file for the system's own
-// accounts, which files of the bound programs may belong to.
+// systemAccounts returns the lines of a passwd or group file for the system's own accounts, which
+// may own files of the bound programs.
 func systemAccounts(path string) string {
 	raw, err := os.ReadFile(path)
 	if err != nil {

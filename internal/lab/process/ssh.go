@@ -18,10 +18,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// newSSHServer returns a process guest's SSH server. What it does, it does as
-// OpenSSH: a closed session leaves its process running, a signal request does
-// nothing, the exit status goes out when the process ends and the channel
-// closes when its output does.
+// newSSHServer returns a process guest's SSH server. It behaves like OpenSSH: a closed session
+// leaves its process running, a signal request does nothing, the exit status is sent when the
+// process ends, and the channel closes when the output ends.
 func newSSHServer(g *guest, hostKey ssh.Signer) *sshserver.Server {
 	config := &ssh.ServerConfig{ServerVersion: "SSH-2.0-pvelab", PublicKeyCallback: g.authorize}
 	config.AddHostKey(hostKey)
@@ -34,10 +33,10 @@ func newSSHServer(g *guest, hostKey ssh.Signer) *sshserver.Server {
 	}
 }
 
-// servedKey is the host key that the SSH server has read at its start.
+// servedKey is the host key that the SSH server read when it was started.
 const servedKey = labDir + "/host-key"
 
-// restartSSH has the server read its host key.
+// restartSSH makes the server read its host key.
 func restartSSH() error {
 	key, err := os.ReadFile(hostKeyPath)
 	if err != nil {
@@ -46,8 +45,8 @@ func restartSSH() error {
 	return sys.WriteFile(servedKey, key, 0o600)
 }
 
-// serveSSH serves a connection to the guest's SSH server, which is not to be reached
-// while the link of its card is down.
+// serveSSH serves a connection to the guest's SSH server, which cannot be reached while the link of
+// the guest's card is down.
 func (g *guest) serveSSH(conn net.Conn) {
 	if !linkIsUp() {
 		return
@@ -61,7 +60,7 @@ func (g *guest) serveSSH(conn net.Conn) {
 	}
 }
 
-// authorize looks a key up in the login user's authorized_keys.
+// authorize looks up a key in the login user's authorized_keys.
 func (g *guest) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permissions, error) {
 	if conn.User() != g.config.User {
 		return nil, fmt.Errorf("unknown user %q", conn.User())
@@ -78,8 +77,8 @@ func (g *guest) authorize(conn ssh.ConnMetadata, key ssh.PublicKey) (*ssh.Permis
 	return nil, errors.New("key is not authorized")
 }
 
-// expired reports whether a line of authorized_keys has a time of the guest's own that is over. One
-// that is written in another way than linus does is.
+// expired reports whether a line of authorized_keys has an expiry time, in the guest's time zone,
+// that has passed. A time in any other format than linus writes counts as expired.
 func expired(options []string) bool {
 	for _, option := range options {
 		if until, ok := strings.CutPrefix(option, "expiry-time="); ok {
@@ -92,8 +91,8 @@ func expired(options []string) bool {
 	return false
 }
 
-// forwardingAllowed reads the guest's sshd_config, as sshd does: `AllowTcpForwarding
-// no` in it, and there is none.
+// forwardingAllowed reads the guest's sshd_config, as sshd does: `AllowTcpForwarding no` in it
+// disables forwarding.
 func forwardingAllowed() bool {
 	config, err := os.ReadFile("/etc/ssh/sshd_config")
 	if err != nil {
@@ -122,15 +121,15 @@ type session struct {
 	guest   *guest
 	channel ssh.Channel
 	env     []string
-	master  *os.File // of a terminal, when one was asked for
+	master  *os.File // set if a terminal was asked for
 	slave   *os.File
-	ours    []*os.File // our ends of the process's files
+	ours    []*os.File // this side's ends of the process's files
 	started bool
 	work    sync.WaitGroup
 }
 
-// serve returns a session's requests until the client closes it. A process
-// that still runs then goes on; only its pipes are gone.
+// serve answers a session's requests until the client closes it. A process that still runs then
+// keeps running, without its pipes.
 func (s *session) serve(requests <-chan *ssh.Request) {
 	defer s.work.Wait()
 	defer func() {
@@ -222,8 +221,7 @@ func (s *session) openTerminal(payload []byte) error {
 	return pty.Setsize(s.master, window.size())
 }
 
-// startProcess runs a command in a session of its own, on the terminal or on
-// pipes.
+// startProcess runs a command in its own session, on the terminal or on pipes.
 func (s *session) startProcess(argv []string) error {
 	run, err := s.guest.procs.run(argv, s.guest.home(), s.env, s.master, s.slave, s.channel, s.channel, s.channel.Stderr())
 	if err != nil {
@@ -232,7 +230,7 @@ func (s *session) startProcess(argv []string) error {
 	s.ours = append(s.ours, run.ours...)
 	s.started = true
 	s.work.Go(run.drained.Wait)
-	go func() { // ends with the process, which may outlive the session; then all of it fails, which is fine
+	go func() { // ends with the process, which may outlive the session; all of this then fails, harmlessly
 		sshserver.SendEnd(s.channel, <-run.done)
 		run.drained.Wait()
 		_ = s.channel.CloseWrite()

@@ -19,15 +19,14 @@ import (
 	"linus/internal/sleep"
 )
 
-// A process guest cannot be written to a disk. When it is suspended its processes are
-// stopped where they are (SIGSTOP) and keep their memory; the VM is off for everybody
-// who asks the host. Continued, they are the same processes of the same boot. What this
-// does not show: memory that becomes free, a state that survives the machine's restart,
-// a clock that stood still, and a snapshot with memory, for there is but one copy of a
-// process: such a snapshot boots.
+// A process guest cannot be written to a disk. When it is suspended, its processes are stopped
+// where they are (SIGSTOP) and keep their memory; to everybody who asks the host, the VM is off.
+// When continued, they are the same processes of the same boot. This does not reproduce memory
+// being freed, a state that survives the machine's restart, a clock that stood still, or a snapshot
+// with memory: a process cannot be copied, so such a snapshot boots.
 
-// stoppedFile holds the processes that were stopped, a line each, the guest's init
-// first; frozenFile is the pid file of a guest that is suspended.
+// stoppedFile lists the processes that were stopped, one per line, the guest's init first;
+// frozenFile is the pid file of a suspended guest.
 const (
 	stoppedFile = "stopped"
 	frozenFile  = "frozen"
@@ -66,8 +65,8 @@ func (Driver) Pause(ctx context.Context, s *state.State, vm state.VM) error {
 	return sys.WriteFile(filepath.Join(s.RunDir(vm.ID), stoppedFile), []byte(lines.String()), 0o644)
 }
 
-// Continue lets the processes run on that Pause stopped, the children first: a parent
-// never sees that they were stopped.
+// Continue resumes the processes that Pause stopped, children first, so that no parent sees that
+// they were stopped.
 func (Driver) Continue(_ context.Context, s *state.State, vm state.VM) error {
 	path := filepath.Join(s.RunDir(vm.ID), stoppedFile)
 	raw, err := os.ReadFile(path)
@@ -87,13 +86,13 @@ func (Driver) Continue(_ context.Context, s *state.State, vm state.VM) error {
 	return os.Remove(path)
 }
 
-// Paused reports whether Pause was the last of the two.
+// Paused reports whether the guest is paused.
 func (Driver) Paused(_ context.Context, s *state.State, vm state.VM) bool {
 	_, err := os.Stat(filepath.Join(s.RunDir(vm.ID), stoppedFile))
 	return err == nil
 }
 
-// SaveMemory writes who the guest is, and no more: the memory stays with the processes.
+// SaveMemory writes only the guest's identity and small files: the memory stays with the processes.
 func (Driver) SaveMemory(_ context.Context, s *state.State, vm state.VM, path string, size int64) error {
 	pid, running := s.Pid(vm.ID)
 	if !running {
@@ -111,7 +110,7 @@ func (Driver) SaveMemory(_ context.Context, s *state.State, vm state.VM, path st
 	return sys.WriteFile(path, fmt.Appendf(nil, "%s%d\n%s\n", markerPrefix, size, line), 0o640)
 }
 
-// Shelve takes a paused guest from sight, and notes in the volume where it is.
+// Shelve hides a paused guest, and records in the volume where it is.
 func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string) error {
 	marker, err := os.ReadFile(path)
 	if err != nil {
@@ -125,9 +124,8 @@ func (Driver) Shelve(_ context.Context, s *state.State, vm state.VM, path string
 	return errors.Join(os.Rename(s.PidFile(vm.ID), frozen), s.ForgetProcess(vm.ID))
 }
 
-// Restore lets a guest run on that was shelved. Without one, as for a snapshot, it boots.
-// What starts from another VM's state is another process, which takes itself for that
-// guest (copy.go).
+// Restore resumes a shelved guest. If there is none, as for a snapshot, the VM boots. A VM that
+// starts from another VM's state is a new process with that guest's identity (copy.go).
 func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path string) error {
 	frozen, err := shelved(path)
 	if err != nil {
@@ -140,7 +138,7 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	if !alive {
 		return fmt.Errorf("the processes of VM %d are gone: the machine restarted, or somebody ended them", vm.ID)
 	}
-	if err := record(s, vm.ID, pid); err != nil { // the uptime is that of the machine now
+	if err := record(s, vm.ID, pid); err != nil { // the uptime counts from here on
 		return err
 	}
 	if err := os.Remove(frozen); err != nil {
@@ -149,8 +147,8 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return d.Continue(ctx, s, vm)
 }
 
-// shelved is the pid file of the guest whose state a volume is; "" for a volume that is
-// none or has no guest.
+// shelved returns the pid file of the guest whose state a volume is, or "" if the volume is no
+// state or has no guest.
 func shelved(path string) (frozen string, err error) {
 	raw, err := os.ReadFile(path)
 	lines := strings.Split(string(raw), "\n")
@@ -163,7 +161,7 @@ func shelved(path string) (frozen string, err error) {
 // endShelved kills the guest that is suspended in a volume, if any.
 func endShelved(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // a disk with a system in it
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // too large for a state: a disk with a system on it
 		return nil
 	}
 	frozen, err := shelved(path)
@@ -179,7 +177,7 @@ func endShelved(ctx context.Context, path string) error {
 	return os.RemoveAll(filepath.Dir(frozen))
 }
 
-// moving are the processes of a guest that are not stopped, its init first.
+// moving returns the processes of a guest that are not stopped, its init first.
 func moving(init int) ([]int, error) {
 	all, err := sys.Descendants(init)
 	if p, alive := sys.ReadProcess(init); alive {
@@ -194,7 +192,7 @@ func moving(init int) ([]int, error) {
 	return found, err
 }
 
-// awaitStopped returns when none of the processes runs any more.
+// awaitStopped returns when all the processes have stopped or ended.
 func awaitStopped(ctx context.Context, pids []int) error {
 	for _, pid := range pids {
 		for p, alive := sys.ReadProcess(pid); alive && !p.Stopped; p, alive = sys.ReadProcess(pid) {

@@ -14,9 +14,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// RunTool is one of the commands a process guest has from pvelab; ok is
-// false when the name is none of them, or it is not run in a guest: the lab's host has
-// some of the same names. code is the exit code.
+// RunTool runs one of the commands that pvelab provides in a process guest, and returns its exit
+// code. ok is false if the name is none of them, or if it is not called in a guest: the lab's host
+// has commands of the same names.
 func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	if _, err := os.Stat(toolPath); err != nil {
 		return 0, false
@@ -34,7 +34,7 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 		return ipTool(args, std), true
 	case "blkid":
 		return blkidTool(args, std), true
-	case "fstrim", "sync": // its disk is files of the machine's
+	case "fstrim", "sync": // the guest's disk is files of the machine
 	case "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount":
 		return volumeTool(name, args, std), true
 	case "sudo":
@@ -57,9 +57,9 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	return 0, true
 }
 
-// cloudInitTool is `cloud-init status [--wait]`, answered from the
-// file that cloud-init itself writes when it is done, and `cloud-init clean
-// [--logs] [--machine-id]`, after which the next boot is a first boot.
+// cloudInitTool is `cloud-init status [--wait]`, answered from the file that cloud-init itself
+// writes when it is done, and `cloud-init clean [--logs] [--machine-id]`, which makes the next boot
+// a first boot.
 func cloudInitTool(args []string, std sys.Streams) int {
 	if len(args) > 0 && args[0] == "clean" {
 		err := errors.Join(os.RemoveAll("/var/lib/cloud"), os.MkdirAll(filepath.Dir(instanceIDPath), 0o755))
@@ -92,8 +92,8 @@ func cloudInitTool(args []string, std sys.Streams) int {
 	return 0
 }
 
-// sudo runs a command as it stands: every user of a process guest is its root
-// already. It takes the options scripts use and changes what they can see.
+// sudo runs the command directly: every user of a process guest is already its root. It accepts the
+// options that scripts use, and changes the environment as they can see.
 func sudo(args []string) error {
 	env := append(os.Environ(), "SUDO_USER="+os.Getenv("USER")) //nolint:forbidigo // sudo's own job
 	for len(args) > 0 && slices.Contains([]string{"-n", "-E", "-H"}, args[0]) {

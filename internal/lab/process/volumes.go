@@ -16,19 +16,19 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// A disk that a process guest is given beside its own is a file in disksDir, named by its
-// serial number, which says where the volume is and whether it may be written to. A
-// filesystem is a line behind the size in the volume's marker; what is mounted is the
-// volume's directory. The guest has commands that know it, for just what our scripts ask.
+// An additional disk of a process guest is a file in disksDir, named by the disk's serial number.
+// It says where the volume is and whether it is writable. A filesystem is a line after the size in
+// the volume's marker; mounting it mounts the volume's directory. The guest has commands that know
+// this, limited to what linus's scripts call.
 
 const (
 	disksDir    = labDir + "/disks/"
-	mountsDir   = labDir + "/mounts/" // where each is mounted
+	mountsDir   = labDir + "/mounts/" // where each disk is mounted
 	storageRoot = "/.storage"         // below it, the lab's directories of volumes
 	readOnly    = "ro"
 )
 
-// plugged is a disk's file.
+// plugged returns the content of a disk's file.
 func plugged(path string, d state.Drive) string {
 	mode := "rw"
 	if d.Props["ro"] == "1" {
@@ -37,7 +37,8 @@ func plugged(path string, d state.Drive) string {
 	return mode + "\n" + path
 }
 
-// bindStorages shows the guest the lab's volumes: which may be plugged is not known yet.
+// bindStorages shows the guest all of the lab's volumes: which ones will be plugged is not known
+// yet.
 func (c guestConfig) bindStorages() error {
 	for _, dir := range c.Storages {
 		if err := bind(dir, filepath.Join(c.Root, storageRoot, dir)); err != nil {
@@ -55,7 +56,7 @@ func (g *guest) plugDisks() error {
 	return err
 }
 
-// PlugDisk writes the disk's file where the guest looks.
+// PlugDisk writes the disk's file where the guest looks for it.
 func (Driver) PlugDisk(_ context.Context, s *state.State, vm state.VM, slot string) error {
 	d := state.ParseDrive(vm.Conf.Get(slot))
 	path, err := s.VolumePath(d.File)
@@ -66,7 +67,7 @@ func (Driver) PlugDisk(_ context.Context, s *state.State, vm state.VM, slot stri
 	return os.WriteFile(fmt.Sprintf("/proc/%d/root%s%s", pid, disksDir, d.Props["serial"]), []byte(plugged(path, d)), 0o644)
 }
 
-// UnplugDisk removes it, unless it is mounted.
+// UnplugDisk removes the disk's file, unless the disk is mounted.
 func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, slot string, d state.Drive) error {
 	pid, _ := s.Pid(vm.ID)
 	for _, of := range disks(fmt.Sprintf("/proc/%d/root", pid), fmt.Sprintf("/proc/%d", pid)) {
@@ -81,16 +82,17 @@ func (Driver) UnplugDisk(_ context.Context, s *state.State, vm state.VM, slot st
 	return nil
 }
 
-// disk is a disk that a guest has.
+// disk is a disk of a guest.
 type disk struct {
-	dev, serial, file string // its path in the guest and as it is seen here
+	dev, serial, file string // its path in the guest, its serial number, and its file as seen from here
 	ro                bool
-	at                string // where it is mounted; "": nowhere
+	at                string // mount point; "": not mounted
 	path              string // of the volume's marker, in the guest
 	kind, uuid        string // of its filesystem
 }
 
-// disks are those of the guest with that root and that directory in /proc, as it is seen here.
+// disks returns the disks of a guest, given the guest's root and its directory in /proc as seen
+// from here.
 func disks(root, proc string) (all []disk) {
 	mounts := sys.MountPoints(proc)
 	entries, _ := os.ReadDir(root + disksDir)
@@ -112,7 +114,7 @@ func disks(root, proc string) (all []disk) {
 
 func ownDisks() []disk { return disks("", "/proc/self") }
 
-// unmountVolumes is what a guest's end does.
+// unmountVolumes unmounts the disks when the guest ends.
 func unmountVolumes() {
 	for _, d := range ownDisks() {
 		if d.at != "" {
@@ -121,8 +123,8 @@ func unmountVolumes() {
 	}
 }
 
-// mountTab mounts what /etc/fstab names by the UUID of its filesystem, as a boot does. What
-// cannot be mounted is left.
+// mountTab mounts the filesystems that /etc/fstab names by UUID, as a boot does. It ignores those
+// that cannot be mounted.
 func mountTab() {
 	tab, _ := os.ReadFile("/etc/fstab")
 	for line := range strings.Lines(string(tab)) {
@@ -139,8 +141,8 @@ func mountTab() {
 	}
 }
 
-// volumeTool is a command of util-linux or e2fsprogs for these disks, as mount.sh calls it.
-// exit codes are theirs.
+// volumeTool is a command of util-linux or e2fsprogs for these disks, as mount.sh calls it, with
+// the same exit codes.
 func volumeTool(name string, args []string, std sys.Streams) int {
 	line, last := name+" "+strings.Join(args, " "), ""
 	if len(args) > 0 {
@@ -167,7 +169,7 @@ func volumeTool(name string, args []string, std sys.Streams) int {
 	return realTool(name, args, std)
 }
 
-// tool is a command about one disk.
+// tool runs a command about one disk.
 func (d disk) tool(name string, args []string, std sys.Streams) int {
 	switch {
 	case name == "mkfs.ext4" && d.ro:
