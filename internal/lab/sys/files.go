@@ -1,6 +1,6 @@
-// Package sys is what the lab asks of the machine it runs on: files that appear
-// whole, processes recorded so that a number used again is never taken for
-// theirs, and tools that end with their caller. It knows nothing of labs.
+// Package sys is the lab's access to the machine it runs on: files that appear complete, processes
+// recorded so that a reused PID is never mistaken for them, and tools that end with their caller.
+// It knows nothing about labs.
 package sys
 
 import (
@@ -27,11 +27,10 @@ type Streams struct {
 	Out, Err io.Writer
 }
 
-// Temporary begins the names of files on their way to their place.
+// Temporary is the prefix of names of files that are not in place yet.
 const Temporary = ".pvelab-"
 
-// WriteFile replaces a file in one step, so that readers see the old or
-// the new content and never a half.
+// WriteFile replaces a file in one step: readers see the old or the new content, never a part.
 func WriteFile(path string, data []byte, mode os.FileMode) error {
 	return place(path, data, mode, os.Rename)
 }
@@ -52,7 +51,7 @@ func place(path string, data []byte, mode os.FileMode, put func(from, to string)
 	return put(tmp.Name(), path)
 }
 
-// WriteJSON is WriteFile with a value as JSON.
+// WriteJSON writes a value as JSON, like WriteFile.
 func WriteJSON(path string, value any, mode os.FileMode) error {
 	raw, err := json.MarshalIndent(value, "", "  ")
 	if err != nil {
@@ -73,7 +72,7 @@ func ReadJSON(path string, value any) error {
 	return nil
 }
 
-// MkdirAll makes directories, each with those above it.
+// MkdirAll creates directories with their parents.
 func MkdirAll(dirs ...string) error {
 	var err error
 	for _, dir := range dirs {
@@ -82,8 +81,8 @@ func MkdirAll(dirs ...string) error {
 	return err
 }
 
-// Flock waits for a file's lock, which ends with the file, or until ctx ends. waits is
-// called when somebody else has it.
+// Flock waits for a file's lock, which is released when the file is closed, or until ctx ends. It
+// calls waits if somebody else holds the lock.
 func Flock(ctx context.Context, f *os.File, waits func()) error {
 	for said := false; ; said = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
@@ -99,7 +98,7 @@ func Flock(ctx context.Context, f *os.File, waits func()) error {
 	}
 }
 
-// FileSize is a file's length in bytes, 0 when there is none.
+// FileSize is a file's length in bytes, or 0 if it does not exist.
 func FileSize(path string) int64 {
 	info, err := os.Stat(path)
 	if err != nil {
@@ -108,10 +107,10 @@ func FileSize(path string) int64 {
 	return info.Size()
 }
 
-// Pipe is a pipe's two ends.
+// Pipe holds a pipe's two ends.
 type Pipe struct{ R, W *os.File }
 
-// OpenPipes opens n pipes, all or none.
+// OpenPipes opens n pipes, or none on an error.
 func OpenPipes(n int) ([]Pipe, error) {
 	pipes := make([]Pipe, 0, n)
 	for range n {
@@ -128,7 +127,8 @@ func OpenPipes(n int) ([]Pipe, error) {
 	return pipes, nil
 }
 
-// MountPoints are where something is mounted, as a process sees it: proc is its directory in /proc.
+// MountPoints returns the mount points that a process sees; proc is the process's directory in
+// /proc.
 func MountPoints(proc string) (points []string) {
 	raw, _ := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	for line := range strings.Lines(string(raw)) {
@@ -139,9 +139,9 @@ func MountPoints(proc string) (points []string) {
 	return points
 }
 
-// CopyTree copies a directory with its files, links, modes and, as far as this process may, owners. A missing one
-// is an empty one, and a file that goes meanwhile, for somebody may be at work
-// on it, is left out. Sockets, pipes and devices stay behind.
+// CopyTree copies a directory with its files, links, modes and, where permitted, owners. A missing
+// directory counts as empty, and a file that disappears meanwhile, because somebody may be working
+// there, is left out. Sockets, pipes and devices are not copied.
 func CopyTree(src, dst string) error {
 	return filepath.WalkDir(src, func(path string, entry fs.DirEntry, err error) error {
 		if err == nil {

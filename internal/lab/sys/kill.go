@@ -29,10 +29,9 @@ func HasOpen(proc, path string) bool {
 	return false
 }
 
-// KillProcesses ends all processes that are proven ours, until there is none.
-// The proof is given the process's /proc directory. It is asked again once the
-// process is held by a descriptor, so that a number that was given to another
-// process in between is never hit. The caller and its ancestors are spared.
+// KillProcesses kills all processes for which ours holds, until none is left. ours gets the
+// process's /proc directory. It is checked again once a descriptor holds the process, so that a
+// reused PID is never hit. The caller and its ancestors are spared.
 func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
 	spared := ancestors()
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -66,12 +65,11 @@ func KillProcesses(ctx context.Context, ours func(proc string) bool) error {
 	}
 }
 
-// KillProven is SignalProven with KILL.
+// KillProven is SignalProven with SIGKILL.
 func KillProven(pid int, proof func() bool) error { return SignalProven(pid, unix.SIGKILL, proof) }
 
-// SignalProven signals one process, if proof still holds once it is held by a
-// descriptor: a number given to another process meanwhile is never hit. A process
-// that is gone is no error.
+// SignalProven signals a process if proof still holds once a descriptor holds the process, so that
+// a reused PID is never hit. It is no error if the process is gone.
 func SignalProven(pid int, sig unix.Signal, proof func() bool) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) {
@@ -90,7 +88,7 @@ func SignalProven(pid int, sig unix.Signal, proof func() bool) error {
 	return nil
 }
 
-// ancestors are this process and all it descends from.
+// ancestors returns this process and all its ancestors.
 func ancestors() map[int]bool {
 	pids := map[int]bool{}
 	for pid := os.Getpid(); pid > 1 && !pids[pid]; {
@@ -101,9 +99,8 @@ func ancestors() map[int]bool {
 	return pids
 }
 
-// LockRun keeps two labs from making and removing what they share below /run at
-// the same time. It locks the directory itself, so that no lock file stays
-// behind.
+// LockRun keeps two labs from changing what they share below /run at the same time. It locks the
+// directory itself, so that no lock file is left behind.
 func LockRun() (unlock func(), err error) {
 	dir, err := os.Open("/run")
 	if err != nil {

@@ -14,9 +14,9 @@ import (
 	"linus/internal/sleep"
 )
 
-// A pid file holds `<pid> <start time>`, the start time as the kernel counts
-// it (field 22 of /proc/<pid>/stat), so that a number given to another process
-// in the meantime is never taken for ours, and never killed.
+// A pid file holds `<pid> <start time>`, with the start time as the kernel counts it (field 22 of
+// /proc/<pid>/stat), so that a process with a reused PID is never mistaken for the recorded one,
+// and never killed.
 
 // WritePidFile records a process.
 func WritePidFile(path string, pid int) error {
@@ -27,7 +27,7 @@ func WritePidFile(path string, pid int) error {
 	return WriteFile(path, fmt.Appendf(nil, "%d %d\n", pid, start), 0o644)
 }
 
-// ReadPidFile is the recorded process, if it is still alive.
+// ReadPidFile returns the recorded process, and whether it is still alive.
 func ReadPidFile(path string) (pid int, running bool) {
 	raw, err := os.ReadFile(path)
 	if err != nil {
@@ -41,9 +41,8 @@ func ReadPidFile(path string) (pid int, running bool) {
 	return pid, alive && start == recorded
 }
 
-// KillPidFile ends the recorded process, and its group when it leads one, and
-// returns when it is gone; a process that is not ours or not there is left
-// alone.
+// KillPidFile signals the recorded process, or its whole group if it leads one, and waits until the
+// process is gone. It leaves alone any other process that has the PID.
 func KillPidFile(ctx context.Context, path string, sig syscall.Signal) error {
 	pid, running := ReadPidFile(path)
 	if !running {
@@ -71,8 +70,8 @@ func WaitPidFile(ctx context.Context, path string) error {
 	}
 }
 
-// ProcessStart is a process's start time in clock ticks since boot. A zombie
-// counts as gone: nobody may be there to reap it.
+// ProcessStart returns a process's start time in clock ticks since boot. A zombie counts as gone:
+// there may be nobody to reap it.
 func ProcessStart(pid int) (ticks uint64, alive bool) {
 	p, alive := ReadProcess(pid)
 	return p.Start, alive
@@ -91,7 +90,7 @@ func ReadProcess(pid int) (p Process, alive bool) {
 	if err != nil {
 		return Process{}, false
 	}
-	// The command name in parentheses may contain blanks and parentheses itself.
+	// The command name in parentheses may itself contain blanks and parentheses.
 	end := strings.LastIndexByte(string(raw), ')')
 	fields := strings.Fields(string(raw)[end+1:])
 	if end < 0 || len(fields) < 20 || fields[0] == "Z" || fields[0] == "X" {
@@ -102,7 +101,7 @@ func ReadProcess(pid int) (p Process, alive bool) {
 	return Process{PID: pid, Parent: parent, Start: start, Stopped: strings.ContainsAny(fields[0], "Tt")}, errParent == nil && errStart == nil
 }
 
-// Descendants are the processes below one, those nearest to it first.
+// Descendants returns the processes below one, nearest first.
 func Descendants(ancestor int) ([]Process, error) {
 	paths, err := filepath.Glob("/proc/[0-9]*")
 	if err != nil {
@@ -122,7 +121,7 @@ func Descendants(ancestor int) ([]Process, error) {
 	return all, nil
 }
 
-// AdoptPidFile turns the pid file a daemon wrote into one of ours.
+// AdoptPidFile makes a pid file in the lab's format from the one a daemon wrote.
 func AdoptPidFile(daemons, ours string) error {
 	raw, err := os.ReadFile(daemons)
 	if err != nil {
@@ -135,7 +134,7 @@ func AdoptPidFile(daemons, ours string) error {
 	return WritePidFile(ours, pid)
 }
 
-// ResidentBytes is the memory a process has in RAM, 0 when it is gone.
+// ResidentBytes is the memory a process has in RAM, or 0 if it is gone.
 func ResidentBytes(pid int) int64 {
 	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {

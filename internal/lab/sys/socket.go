@@ -8,8 +8,7 @@ import (
 	"path/filepath"
 )
 
-// DialUnix connects to a socket whose path may be longer than the 107 bytes an
-// address holds.
+// DialUnix connects to a socket whose path may be longer than the 107 bytes an address holds.
 func DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	short, done, err := ShortSocketPath(path)
 	if err != nil {
@@ -20,8 +19,8 @@ func DialUnix(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", short)
 }
 
-// ShortSocketPath names a socket through an open directory, for paths longer
-// than a socket address holds. done releases it after use.
+// ShortSocketPath names a socket through an open directory, for paths longer than a socket address
+// holds. The caller calls done after use.
 func ShortSocketPath(path string) (short string, done func(), err error) {
 	if len(path) < 100 {
 		return path, func() {}, nil

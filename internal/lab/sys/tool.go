@@ -13,8 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Find looks a command up on PATH and in the directories of system tools,
-// which a user's PATH may lack. An absolute path must exist.
+// Find looks up a command on PATH and in the directories of system tools, which a user's PATH may
+// lack. An absolute path must exist.
 func Find(name string) (string, error) {
 	if filepath.IsAbs(name) {
 		_, err := os.Stat(name)
@@ -41,8 +41,7 @@ func Openable(device string) error {
 	return file.Close()
 }
 
-// Command is a command found on PATH or in the directories of system tools, which
-// a user's PATH may lack.
+// Command returns a command that Find has looked up.
 func Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error) {
 	path, err := Find(name)
 	if err != nil {
@@ -51,8 +50,7 @@ func Command(ctx context.Context, name string, args ...string) (*exec.Cmd, error
 	return exec.CommandContext(ctx, path, args...), nil
 }
 
-// Run runs a command and returns its stdout; a failure says what it
-// printed on stderr.
+// Run runs a command and returns its stdout; an error includes what it printed on stderr.
 func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	cmd, err := Command(ctx, name, args...)
 	if err != nil {
@@ -64,10 +62,10 @@ func Run(ctx context.Context, name string, args ...string) ([]byte, error) {
 	return stdout.Bytes(), err
 }
 
-// RunCommand runs a command that dies with us: one that were left at work by a
-// caller's kill -9 could put in place what down has just looked for.
+// RunCommand runs a command that dies with this process. Otherwise, after a kill -9 of the caller,
+// the command could still create something that Down has already looked for.
 func RunCommand(cmd *exec.Cmd) error {
-	runtime.LockOSThread() // the kernel ties the child's death to the thread's
+	runtime.LockOSThread() // the kernel ties the child's death to that of the thread
 	defer runtime.UnlockOSThread()
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	var stderr bytes.Buffer
@@ -78,9 +76,9 @@ func RunCommand(cmd *exec.Cmd) error {
 	return nil
 }
 
-// OnThreadOfItsOwn runs f on a thread that ends with it, and with it what it has changed of
-// itself: the namespaces it is in. It is never the process's first thread: that one does not
-// end, and it is what /proc/self shows of the process, its mounts among them.
+// OnThreadOfItsOwn runs f on a thread that ends with f, and with it everything f has changed about
+// the thread, such as its namespaces. It is never the process's first thread: that thread does not
+// end, and /proc/self shows its view of the process, mounts included.
 func OnThreadOfItsOwn(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
