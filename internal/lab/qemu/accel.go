@@ -12,19 +12,19 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// How QEMU runs a machine's processor, as kept in the lab's `accel` file.
+// How QEMU runs a machine's processor, as stored in the lab's `accel` file.
 const (
 	accelKVM = "kvm"
 	accelTCG = "tcg" // emulation
 )
 
-// kvmProbeTime is enough for a kernel to come up under KVM many times over,
-// and for one under emulation too.
+// kvmProbeTime is many times what a kernel needs to boot under KVM, and also enough under
+// emulation.
 const kvmProbeTime = 6 * time.Second
 
-// verdict is whether KVM works on this machine, and why not.
+// verdict says whether KVM works on this machine, and why not.
 type verdict struct {
-	Boot  string `json:"boot"` // the machine's boot the verdict holds for
+	Boot  string `json:"boot"` // ID of the machine's boot for which the verdict holds
 	Works bool   `json:"works"`
 	Why   string `json:"why,omitempty"`
 }
@@ -43,8 +43,7 @@ func (v verdict) text() string {
 	return "no KVM (" + v.Why + "): machines are emulated"
 }
 
-// kvmVerdict probes KVM and remembers the answer in the cache until the machine
-// boots again.
+// kvmVerdict probes KVM and caches the answer until the machine reboots.
 func kvmVerdict(ctx context.Context, cache, kernel string) (verdict, error) {
 	boot, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -65,10 +64,9 @@ func kvmVerdict(ctx context.Context, cache, kernel string) (verdict, error) {
 	return v, sys.WriteJSON(path, v, 0o644)
 }
 
-// probeKVM boots a kernel that finds no root, and so panics, and expects to
-// read of it on the serial line. A broken KVM (nested, on some clouds) gets
-// through the BIOS and then hangs, with a core of the host burning; it is killed
-// when its time is up. why is empty when KVM works.
+// probeKVM boots a kernel without a root file system and expects its panic on the serial line. A
+// broken KVM (nested, on some clouds) gets through the BIOS and then hangs, using up a core of the
+// host; the probe is killed when its time is up. why is empty if KVM works.
 func probeKVM(ctx context.Context, kernel string) (why string, err error) {
 	dir, err := os.MkdirTemp("", "pvelab-kvm.")
 	if err != nil {

@@ -20,10 +20,10 @@ type machineDrive struct {
 	cdrom  bool
 	ro     bool
 	serial string
-	thread bool // its controller has a thread of its own (iothread)
+	thread bool // its controller has its own thread (iothread)
 }
 
-// machine is all that QEMU's command line depends on.
+// machine is everything QEMU's command line depends on.
 type machine struct {
 	id      int
 	conf    *state.Conf
@@ -39,8 +39,7 @@ type machine struct {
 
 var driveSlot = lazyregexp.New(`^([a-z]+)([0-9]+)$`)
 
-// driveSlots are the keys of a config that are drives with something in them,
-// first to boot first.
+// driveSlots returns a config's keys of non-empty drives, in boot order.
 func driveSlots(conf *state.Conf) []string {
 	var slots []string
 	for key, d := range state.Drives(conf.Values) {
@@ -59,8 +58,8 @@ func driveSlots(conf *state.Conf) []string {
 	return slots
 }
 
-// args is the command line, without the program, to run in runDir. QEMU goes to the background
-// once the machine is set up, so that what is wrong with it is told at once.
+// args returns the command line, without the program, to run in runDir. QEMU goes to the background
+// only once the machine is set up, so that set-up errors are reported at once.
 func (m machine) args() ([]string, error) {
 	cores, err := m.number("cores", 1)
 	if err != nil {
@@ -92,8 +91,7 @@ func (m machine) args() ([]string, error) {
 	if m.kvm {
 		args = append(args, "-accel", "kvm", "-cpu", "host")
 	} else {
-		// A smaller translation cache halves the memory a machine takes, at no
-		// cost in time.
+		// A smaller translation cache halves the memory a machine takes, at no cost in time.
 		args = append(args, "-accel", "tcg,thread=multi,tb-size=128", "-cpu", "max")
 	}
 	if m.incoming != "" {
@@ -128,7 +126,7 @@ func (d machineDrive) args(conf *state.Conf, bootIndex int) (args []string) {
 	if d.cdrom {
 		back += ",media=cdrom,readonly=on"
 	} else {
-		// A lab's disks need not outlive a crash of the machine.
+		// A lab's disks need not survive a crash of the machine.
 		back += ",cache=unsafe,discard=unmap"
 	}
 	if d.ro {
@@ -157,7 +155,7 @@ func (d machineDrive) device(conf *state.Conf) string {
 		device = fmt.Sprintf("scsi-%s,bus=%s.0,channel=0,scsi-id=0,lun=%s", kind, d.controller(conf).id, unit)
 	case bus == "scsi":
 		device = fmt.Sprintf("scsi-%s,bus=scsihw0.0,scsi-id=%s", kind, unit)
-	case bus == "ide": // two a channel: ide2 is the second channel's first
+	case bus == "ide": // two per channel: ide2 is the first of the second channel
 		n, _ := strconv.Atoi(unit)
 		device = fmt.Sprintf("ide-%s,bus=ide.%d,unit=%d", kind, n/2, n%2)
 	case bus == "virtio":
@@ -169,11 +167,11 @@ func (d machineDrive) device(conf *state.Conf) string {
 	return fmt.Sprintf("%s,drive=%s,id=%s", device, state.DriveID(d.slot), d.slot)
 }
 
-// controller is a drive's own; without a device it shares one.
+// controller is a drive's own controller; without a device, the drive shares one.
 type controller struct{ id, device, thread string }
 
-// controller has Proxmox's names and places: a machine that goes on from another's memory has
-// its disks where that had them, whenever they were plugged in.
+// controller uses Proxmox's names and PCI addresses: a machine that continues from another's memory
+// must have its disks where that machine had them, whenever they were plugged in.
 func (d machineDrive) controller(conf *state.Conf) (c controller) {
 	unit, scsi := strings.CutPrefix(d.slot, "scsi")
 	n, err := strconv.Atoi(unit)
@@ -189,7 +187,7 @@ func (d machineDrive) controller(conf *state.Conf) (c controller) {
 	return c
 }
 
-// singleSCSI reports whether each SCSI disk has a controller of its own.
+// singleSCSI reports whether each SCSI disk has its own controller.
 func singleSCSI(conf *state.Conf) bool { return conf.Get("scsihw") == "virtio-scsi-single" }
 
 func (m machine) number(key string, fallback int) (int, error) {
@@ -223,7 +221,6 @@ func checkMachine(conf *state.Conf, bridge string) error {
 // tapName is PVE's name for a VM's interface on the host.
 func tapName(id, n int) string { return fmt.Sprintf("tap%di%d", id, n) }
 
-// qmpName is the monitor socket's name. QEMU is given it and the agent's
-// relative to the run directory, in which it is started: a whole path may be
-// longer than the 107 bytes a socket's address holds.
+// qmpName is the monitor socket's name. QEMU gets it and the agent's relative to the run directory,
+// in which it is started: a full path may be longer than the 107 bytes a socket address holds.
 const qmpName = "qmp"

@@ -19,10 +19,10 @@ import (
 type diskInfo struct {
 	Format  string `json:"format"`
 	Size    int64  `json:"virtual-size"`     // bytes the guest sees
-	Backing string `json:"backing-filename"` // of LinkDisk
+	Backing string `json:"backing-filename"` // set by LinkDisk
 }
 
-// readDiskInfo also reads a disk that a running VM has open.
+// readDiskInfo can also read a disk that a running VM has open.
 func readDiskInfo(ctx context.Context, path string) (diskInfo, error) {
 	var info diskInfo
 	out, err := sys.Run(ctx, "qemu-img", "info", "--force-share", "--output=json", path)
@@ -40,8 +40,8 @@ func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) er
 	return makeDisk(ctx, dst, "create", "-q", "-f", format, dst, strconv.FormatInt(size, 10))
 }
 
-// ImportDisk converts an image of any format that qemu-img reads, also one that a machine has
-// open, which is paused then.
+// ImportDisk converts an image of any format that qemu-img reads. A machine may have it open if the
+// machine is paused.
 func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
 	return makeDisk(ctx, dst, "convert", "-q", "-U", "-O", format, src, dst)
 }
@@ -76,8 +76,8 @@ func (Driver) DiskSize(ctx context.Context, path string) (int64, error) {
 	return info.Size, err
 }
 
-// Snapshots of a disk lie inside its qcow2 file. A machine that runs has the
-// file to itself, so it makes and deletes them.
+// Snapshots of a disk lie inside its qcow2 file. A running machine has exclusive use of the file,
+// so the machine itself makes and deletes them.
 
 // SnapshotDisk creates an internal snapshot, through the monitor while the machine runs.
 func (d Driver) SnapshotDisk(ctx context.Context, s *state.State, vm state.VM, slot, path, name string) error {
@@ -110,8 +110,8 @@ func (Driver) RollbackDisk(ctx context.Context, path, name string) error {
 // RenameDisk renames the image; its snapshots are inside.
 func (Driver) RenameDisk(path, other string) error { return os.Rename(path, other) }
 
-// DeleteDisk removes the image, and the hidden one that only it is backed by; a missing one is no
-// error. An image with another name stays as that, and what it is backed by with it.
+// DeleteDisk removes the image, and the hidden image that backs only this one. A missing image is
+// no error. If the image has another hard link, its data stays, and so does what backs it.
 func (d Driver) DeleteDisk(ctx context.Context, path string) error {
 	below := ""
 	if stat, err := os.Stat(path); err == nil && stat.Sys().(*syscall.Stat_t).Nlink == 1 { //nolint:forcetypeassert // on Linux
@@ -125,7 +125,7 @@ func (d Driver) DeleteDisk(ctx context.Context, path string) error {
 	return d.DeleteDisk(ctx, below)
 }
 
-// makeDisk runs qemu-img and removes what a failure left of dst.
+// makeDisk runs qemu-img, and removes what a failure left of dst.
 func makeDisk(ctx context.Context, dst string, args ...string) error {
 	if _, err := sys.Run(ctx, "qemu-img", args...); err != nil {
 		return errors.Join(err, Driver{}.DeleteDisk(ctx, dst))

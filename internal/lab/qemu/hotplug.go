@@ -12,12 +12,12 @@ import (
 	"linus/internal/sleep"
 )
 
-// Disks come to a machine that runs, and leave it, in Proxmox's steps. A SCSI disk goes at
-// once, mounted or not; its controller is a PCI card, which goes when the guest lets go of it.
-// What is left when that takes too long is as with Proxmox: the disk is gone, its controller
-// stays, and the next try ends well.
+// Disks are plugged into and unplugged from a running machine in Proxmox's steps. A SCSI disk goes
+// at once, mounted or not. Its controller is a PCI card, which goes when the guest releases it. If
+// that takes too long, the result is as with Proxmox: the disk is gone, its controller stays, and
+// the next attempt succeeds.
 
-// How long Proxmox waits for the one and for the other.
+// How long Proxmox waits for the disk and for its controller.
 const (
 	diskGone       = 5 * time.Second
 	controllerGone = 15 * time.Second
@@ -60,7 +60,7 @@ func (Driver) PlugDisk(ctx context.Context, s *state.State, vm state.VM, slot st
 	return nil
 }
 
-// addDevice adds what -device would have.
+// addDevice adds the device that -device would add.
 func addDevice(ctx context.Context, dir, device string) error {
 	options := map[string]any{}
 	for option := range strings.SplitSeq("driver="+device, ",") {
@@ -70,7 +70,7 @@ func addDevice(ctx context.Context, dir, device string) error {
 	return Monitor(ctx, dir, "device_add", options)
 }
 
-// UnplugDisk takes a disk away, and its controller.
+// UnplugDisk removes a disk and its controller.
 func (Driver) UnplugDisk(ctx context.Context, s *state.State, vm state.VM, slot string, was state.Drive) error {
 	dir := s.RunDir(vm.ID)
 	there, err := devices(ctx, dir)
@@ -111,7 +111,8 @@ func deleteDevice(ctx context.Context, dir, id string, limit time.Duration) erro
 	}
 }
 
-// deleteDrive closes what was behind a disk; of one that the machine began with nothing is left.
+// deleteDrive closes what was behind a disk. For a disk that the machine was started with, nothing
+// is left to close.
 func deleteDrive(ctx context.Context, dir, slot string) error {
 	var said string
 	err := ask(ctx, dir, "human-monitor-command", map[string]any{"command-line": "drive_del " + state.DriveID(slot)}, &said)
@@ -121,7 +122,7 @@ func deleteDrive(ctx context.Context, dir, slot string) error {
 	return err
 }
 
-// devices are a machine's PCI cards and disks, by their IDs.
+// devices returns the IDs of a machine's PCI cards and disks.
 func devices(ctx context.Context, dir string) (map[string]bool, error) {
 	type card struct {
 		ID     string `json:"qdev_id"`

@@ -19,12 +19,11 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Driver runs each VM as a QEMU machine in the lab's network namespace. It
-// needs root and /dev/net/tun.
+// Driver runs each VM as a QEMU machine in the lab's network namespace. It needs root and
+// /dev/net/tun.
 type Driver struct{}
 
-// stopGrace is how long QEMU may take to write out and leave before it is
-// killed.
+// stopGrace is how long QEMU may take to flush its disks and exit before it is killed.
 const stopGrace = 5 * time.Second
 
 // Up creates the lab's network and sets where its sshd listens.
@@ -39,8 +38,8 @@ func (Driver) Up(ctx context.Context, s *state.State) error {
 // Down ends every machine, whoever started it: all live in the namespace.
 func (Driver) Down(ctx context.Context, s *state.State) error { return netns.Down(ctx, s) }
 
-// BuildImage returns the cached guest image and decides, once for this lab,
-// between KVM and emulation.
+// BuildImage returns the cached guest image and decides, once for this lab, between KVM and
+// emulation.
 func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
 	cache, err := image.CacheDir()
 	if err != nil {
@@ -59,13 +58,13 @@ func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
 	return image, sys.WriteFile(s.Path("accel"), []byte(verdict.accel()), 0o644)
 }
 
-// Start makes the seed and the machine. QEMU leaves for the background when
-// the machine is set up, in a session of its own.
+// Start makes the seed and starts the machine. QEMU goes to the background, in its own session,
+// when the machine is set up.
 func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	return d.launch(ctx, s, vm, "")
 }
 
-// launch is Start, or with incoming the machine waits for its memory from there.
+// launch is Start, except that with incoming the machine waits for its memory from there.
 func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incoming string) error {
 	if err := checkMachine(vm.Conf, s.Config.Bridge); err != nil {
 		return err
@@ -75,7 +74,7 @@ func (d Driver) launch(ctx context.Context, s *state.State, vm state.VM, incomin
 		return fmt.Errorf("the lab is not up: %w", err)
 	}
 	n, runDir := netns.Of(s), s.RunDir(vm.ID)
-	if err := os.RemoveAll(runDir); err != nil { // of a machine that ended on its own
+	if err := os.RemoveAll(runDir); err != nil { // left by a machine that ended on its own
 		return err
 	}
 	if err := sys.MkdirAll(runDir, s.QemuDir()); err != nil {
@@ -153,9 +152,8 @@ func machineDrives(s *state.State, conf *state.Conf) ([]machineDrive, error) {
 	return drives, nil
 }
 
-// Stop ends QEMU by SIGTERM, on which it writes out what it holds of its
-// disks, as pulling the plug of a real machine would not lose a disk's
-// metadata either; then by SIGKILL.
+// Stop ends QEMU by SIGTERM, then by SIGKILL. On SIGTERM, QEMU flushes what it holds of its disks:
+// pulling the plug of a real machine would not lose a disk's metadata either.
 func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 	pidFile := s.PidFile(vm.ID)
 	gentle, cancel := context.WithTimeout(ctx, stopGrace)
@@ -171,12 +169,11 @@ func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 	return errors.Join(s.ForgetProcess(vm.ID), os.RemoveAll(s.RunDir(vm.ID)))
 }
 
-// Shutdown asks the guest's agent where there is one, as PVE does, else
-// presses the power button.
+// Shutdown asks the guest's agent if it is enabled, as PVE does, else presses the power button.
 func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error {
 	if vm.Conf.AgentEnabled() {
-		// The agent does not respond to this one. Where it does not even listen, the
-		// wait below says so.
+		// The agent does not answer this command. If it does not even listen, the wait below
+		// reports it.
 		_, err := agent.Call(ctx, s.AgentSocket(vm.ID), "guest-shutdown", nil, agent.PingTimeout)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
 			return err

@@ -12,13 +12,12 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Monitor gives the monitor of the machine in runDir one command; arguments
-// may be nil.
+// Monitor sends one command to the monitor of the machine in runDir; arguments may be nil.
 func Monitor(ctx context.Context, runDir, command string, arguments map[string]any) error {
 	return ask(ctx, runDir, command, arguments, new(json.RawMessage))
 }
 
-// ask is Monitor, and decodes what the command returns.
+// ask is like Monitor, and decodes what the command returns.
 func ask(ctx context.Context, runDir, command string, arguments map[string]any, answer any) error {
 	conn, err := sys.DialUnix(ctx, filepath.Join(runDir, qmpName))
 	if err != nil {

@@ -19,18 +19,18 @@ func (Driver) Pause(ctx context.Context, s *state.State, vm state.VM) error {
 	return Monitor(ctx, s.RunDir(vm.ID), "stop", nil)
 }
 
-// Continue lets them run on.
+// Continue resumes the machine's processors.
 func (Driver) Continue(ctx context.Context, s *state.State, vm state.VM) error {
 	return Monitor(ctx, s.RunDir(vm.ID), "cont", nil)
 }
 
-// Paused reports whether they are stopped.
+// Paused reports whether the machine's processors are stopped.
 func (Driver) Paused(ctx context.Context, s *state.State, vm state.VM) bool {
 	status, err := runState(ctx, s.RunDir(vm.ID))
 	return err == nil && status == "paused"
 }
 
-// runState is QEMU's word for what the machine does: running, paused, inmigrate.
+// runState is QEMU's word for the machine's state: running, paused, inmigrate.
 func runState(ctx context.Context, runDir string) (string, error) {
 	var answer struct {
 		Status string `json:"status"`
@@ -39,11 +39,11 @@ func runState(ctx context.Context, runDir string) (string, error) {
 	return answer.Status, err
 }
 
-// statePoll is how often QEMU is asked how far it is with a machine's memory.
+// statePoll is how often QEMU is asked for its progress with a machine's memory.
 const statePoll = 50 * time.Millisecond
 
-// SaveMemory has QEMU migrate the machine into the volume, which PVE's own QEMU does by
-// a command that others lack.
+// SaveMemory makes QEMU migrate the machine into the volume. PVE's own QEMU does that with a
+// command that other builds lack.
 func (Driver) SaveMemory(ctx context.Context, s *state.State, vm state.VM, path string, size int64) error {
 	if err := os.Truncate(path, size); err != nil {
 		return err
@@ -92,8 +92,8 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return nil
 }
 
-// StartFrom is Restore with another VM's memory. A card whose link is down in the config, and
-// not in what was saved, has one for a moment, as with PVE.
+// StartFrom is Restore with another VM's memory. If a card's link is down in the config but was up
+// in the saved state, it is up for a moment, as with PVE.
 func (d Driver) StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error {
 	return d.Restore(ctx, s, vm, path)
 }
@@ -103,7 +103,7 @@ func (Driver) SetLink(ctx context.Context, s *state.State, vm state.VM, slot str
 	return Monitor(ctx, s.RunDir(vm.ID), "set_link", map[string]any{"name": slot, "up": up})
 }
 
-// downLinks takes the links down that the config has so.
+// downLinks takes down the links that are down in the config.
 func (d Driver) downLinks(ctx context.Context, s *state.State, vm state.VM) error {
 	for n := range state.MaxNICs {
 		slot := fmt.Sprintf("net%d", n)
@@ -116,8 +116,8 @@ func (d Driver) downLinks(ctx context.Context, s *state.State, vm state.VM) erro
 	return nil
 }
 
-// awaitRestored returns when the machine runs on: it was paused when it was saved, and
-// is when it has been read.
+// awaitRestored returns when the machine runs again: it was paused when it was saved, and is paused
+// after its memory has been read.
 func (d Driver) awaitRestored(ctx context.Context, s *state.State, vm state.VM) error {
 	for {
 		status, err := runState(ctx, s.RunDir(vm.ID))
