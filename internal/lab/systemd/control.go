@@ -19,14 +19,14 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// options are what was given to a command: a value each, "" for those that take none.
+// options are the options given to a command, with their values; "" for those that take none.
 type options map[string]string
 
 func (o options) has(name string) bool { _, given := o[name]; return given }
 
-// parse reads options up to the first other word, and returns what follows them. known is
-// a list of them, which end with "=" where they take a value, with "!" where they have to
-// be there.
+// parse reads options up to the first word that is none, and returns the rest. known lists the
+// known options: a name ends with "=" if the option takes a value, and then with "!" if it is
+// required.
 func parse(tool string, args []string, known string, set func(name, value string) error) (rest []string, o options, err error) {
 	o = options{}
 	must := strings.Fields(known)
@@ -53,8 +53,8 @@ func parse(tool string, args []string, known string, set func(name, value string
 	return args, o, nil
 }
 
-// variable is what systemd itself puts something in for: $NAME where it is a whole
-// word, ${NAME} anywhere, and $$.
+// variable matches what systemd itself substitutes: $NAME as a whole word, ${NAME} anywhere, and
+// $$.
 var variable = lazyregexp.New(`^\$[A-Za-z_][A-Za-z0-9_]*$|\$\{|\$\$`)
 
 // run is systemd-run. It returns when the unit is started.
@@ -83,7 +83,7 @@ func (m Manager) run(args []string) error {
 	if i := slices.IndexFunc(argv, variable.MatchString); i >= 0 {
 		return fmt.Errorf("the lab's systemd puts no variables in a command line: %s", argv[i])
 	}
-	// systemd-run looks the program up with its own PATH.
+	// systemd-run looks up the program with its own PATH.
 	program, err := exec.LookPath(argv[0])
 	if err != nil || !filepath.IsAbs(program) {
 		return fmt.Errorf("Failed to find executable %s: No such file or directory", argv[0])
@@ -99,7 +99,7 @@ func (m Manager) run(args []string) error {
 func (m Manager) control(args []string, std sys.Streams) (int, error) {
 	verbs := map[string]struct {
 		options string
-		one     bool // takes one name, or one pattern
+		one     bool // takes exactly one name or pattern
 		do      func(unit, options) (int, error)
 	}{
 		"disable":    {"--quiet! --now", false, m.disable},
@@ -111,7 +111,7 @@ func (m Manager) control(args []string, std sys.Streams) (int, error) {
 		"stop":       {"", false, m.stop},
 	}
 	if len(args) == 1 && args[0] == "daemon-reload" {
-		return 0, nil // files are read when they are asked for
+		return 0, nil // files are read each time
 	}
 	if len(args) == 0 || verbs[args[0]].options == "" && verbs[args[0]].do == nil {
 		return 1, fmt.Errorf("the lab's systemctl does not know %q", strings.Join(args, " "))
@@ -200,7 +200,7 @@ func (m Manager) stop(u unit, _ options) (int, error) {
 	if err := u.signal(unix.SIGTERM); err != nil {
 		return 1, err
 	}
-	for u.loaded() && m.unit(u.Name).Active != "inactive" { // else only what it left is still there
+	for u.loaded() && m.unit(u.Name).Active != "inactive" { // once it is inactive, only processes that it left behind remain
 		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // it ends by itself
 	}
 	return 0, nil
@@ -224,8 +224,8 @@ func (m Manager) kill(u unit, o options) (int, error) {
 		start, _ := sys.ProcessStart(u.Main)
 		return 0, signalProcess(u.Main, start, sig)
 	}
-	// systemd does nothing else meanwhile: what the unit runs when its processes have ended
-	// is not among those that get the signal.
+	// systemd does nothing else meanwhile: what the unit runs after its processes have ended does
+	// not get the signal.
 	if err := u.signal(unix.SIGSTOP); err != nil {
 		return 1, err
 	}
@@ -246,7 +246,7 @@ func isActive(u unit, o options, std sys.Streams) (int, error) {
 	return 0, nil
 }
 
-// list prints the active units whose names fit the pattern, services first.
+// list prints the active units whose names match the pattern, services first.
 func (m Manager) list(pattern, state string, std sys.Streams) error {
 	if state != "active" || !strings.Contains(pattern, "*") {
 		return errors.New("the lab's systemctl list-units knows no state but --state=active, and patterns with * only")

@@ -51,12 +51,12 @@ func (m Manager) load(u unit, taken func(name string) bool, why string) error {
 	cmd.Dir = "/"
 	cmd.Stdin = strings.NewReader(string(settings))
 	cmd.Stdout, cmd.Stderr = journal, journal
-	cmd.ExtraFiles = []*os.File{reports, lock} // its name is taken until it has written that down, whoever is killed
+	cmd.ExtraFiles = []*os.File{reports, lock} // the name is taken until the supervisor has recorded it, whoever is killed
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	go func() { _ = cmd.Wait() }() // reaps it when it ends before we do
+	go func() { _ = cmd.Wait() }() // reaps the supervisor if it ends before this process
 	reports.Close()
 	if line, _ := bufio.NewReader(report).ReadString('\n'); line != "runs\n" {
 		return errors.New("the unit's supervisor has gone: look at its journal, " + m.path("journal"))
@@ -68,26 +68,26 @@ func (m Manager) openJournal() (*os.File, error) {
 	return os.OpenFile(m.path("journal"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 }
 
-// supervisor is the process of one unit, and the parent of all that it starts.
+// supervisor is the process of one unit, and the parent of everything the unit starts.
 type supervisor struct {
 	m Manager
 	u unit
 
 	signals chan os.Signal
-	stop    bool // asked to
+	stop    bool // whether it was asked to stop
 	end     syscall.WaitStatus
 	post    int // the process of ExecStopPost
 }
 
-// supervise plays the unit that comes on stdin until it has ended.
+// supervise reads a unit from stdin and runs it until it has ended.
 func (m Manager) supervise() error {
 	s := &supervisor{m: m, signals: make(chan os.Signal, 16)}
 	if err := json.NewDecoder(os.Stdin).Decode(&s.u); err != nil {
 		return err
 	}
-	// What a caller's shell ignores is not ignored in a unit.
+	// A unit does not ignore the signals that its caller's shell ignores.
 	signal.Notify(s.signals, unix.SIGCHLD, unix.SIGTERM, unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM)
-	signal.Ignore(unix.SIGPIPE) // as IgnoreSIGPIPE= has it
+	signal.Ignore(unix.SIGPIPE) // as IgnoreSIGPIPE= does
 	syscall.CloseOnExec(3)
 	syscall.CloseOnExec(4)
 	syscall.Umask(0o022)
@@ -103,7 +103,7 @@ func (m Manager) supervise() error {
 	return errors.Join(work(), os.Remove(m.path("units", s.u.Name)))
 }
 
-// runs tells whoever waits for it that the unit runs, and has its name.
+// runs records the unit as active under its name, and tells the process that waits for that.
 func (s *supervisor) runs(sub string) error {
 	if err := s.in("active", sub); err != nil {
 		return err
@@ -139,10 +139,10 @@ func (s *supervisor) service() (err error) {
 		}
 		s.await(func() bool { return s.post == 0 }, 0)
 	}
-	if s.alone() { // its name is free before anybody sees that it has ended
+	if s.alone() { // free the name before anybody sees that the unit has ended
 		return nil
 	}
-	// The name is taken as long as anything is left, which only KillMode=process leaves.
+	// KillMode=process leaves processes behind; the name is taken until they have ended.
 	if err := s.in("inactive", "dead"); err != nil {
 		return err
 	}
@@ -150,7 +150,7 @@ func (s *supervisor) service() (err error) {
 	return nil
 }
 
-// start runs a program in a session of its own.
+// start runs a program in its own session.
 func (s *supervisor) start(argv []string, env ...string) (int, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -169,7 +169,7 @@ func (s *supervisor) start(argv []string, env ...string) (int, error) {
 	})
 }
 
-// await reaps until what is waited for has come, or the time is over (0: never).
+// await reaps until come reports true, or until limit is over (0: no limit).
 func (s *supervisor) await(come func() bool, limit time.Duration) (inTime bool) {
 	var over <-chan time.Time
 	if limit > 0 {
@@ -189,7 +189,7 @@ func (s *supervisor) await(come func() bool, limit time.Duration) (inTime bool) 
 	}
 }
 
-// reap takes all children that have ended, orphans of the unit among them.
+// reap reaps all children that have ended, including the unit's orphans.
 func (s *supervisor) reap() {
 	for {
 		var status syscall.WaitStatus
@@ -206,13 +206,13 @@ func (s *supervisor) reap() {
 	}
 }
 
-// alone reports whether nothing that the unit has started is left.
+// alone reports whether everything that the unit started has ended.
 func (s *supervisor) alone() bool {
 	left, err := s.m.below(s.u.PID)
 	return err == nil && len(left) == 0
 }
 
-// endText is an exit status, or a signal's name as $EXIT_STATUS has it.
+// endText returns an exit status or a signal's name, in the form of $EXIT_STATUS.
 func endText(status syscall.WaitStatus) string {
 	if status.Exited() {
 		return strconv.Itoa(status.ExitStatus())
@@ -220,7 +220,8 @@ func endText(status syscall.WaitStatus) string {
 	return strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
 }
 
-// terminate ends the main process, gently first, and with KillMode=mixed kills what it leaves.
+// terminate ends the main process, gently at first. With KillMode=mixed it also kills what that
+// process leaves.
 func (s *supervisor) terminate() error {
 	gone := func() bool { return s.u.Main == 0 }
 	for _, end := range []struct {
@@ -234,7 +235,8 @@ func (s *supervisor) terminate() error {
 		if err := s.in("deactivating", end.sub); err != nil {
 			return err
 		}
-		// Not reaped yet: the number is its own. A stopped one runs on, as with systemd.
+		// The process is not reaped yet, so its PID cannot be reused. A stopped process is
+		// continued, as systemd does.
 		_, _ = unix.Kill(s.u.Main, end.sig), unix.Kill(s.u.Main, unix.SIGCONT)
 		s.await(gone, end.limit)
 	}
@@ -249,8 +251,8 @@ func (s *supervisor) terminate() error {
 	return nil
 }
 
-// timer starts the service of the timer's name when its time has come, again and again: as
-// late as its accuracy allows, which systemd may be, too.
+// timer starts the service of the timer's name each time it is due. It does so as late as the
+// timer's accuracy allows, as systemd may.
 func (s *supervisor) timer() error {
 	if err := s.runs("waiting"); err != nil {
 		return err

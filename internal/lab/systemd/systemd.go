@@ -1,12 +1,12 @@
-// Package systemd is a work-alike of systemd-run and systemctl for the few forms that
-// the host scripts use: services and timers of root's manager, transient services and
-// units of files. Any other form is refused by name. A lab whose host has no real
-// systemd has it on its PATH; one suite holds both to the same behaviour, and where the
-// two could differ this one is the stricter.
+// Package systemd is a work-alike of systemd-run and systemctl for the few forms that the host
+// scripts use: services and timers of root's manager, transient services, and units with files. It
+// refuses any other form with an error that names it. A lab whose host has no real systemd has it
+// on its PATH. One test suite holds both to the same behaviour, and where they could differ, this
+// one is stricter.
 //
-// Its state is one directory, and every active unit has a process of its own,
-// the supervisor, to which all that the unit starts belongs: as a subreaper it
-// keeps even what has been orphaned. The package knows nothing of labs.
+// Its state is one directory. Every active unit has its own process, the supervisor, which owns
+// everything the unit starts: as a subreaper it also keeps orphans. The package knows nothing about
+// labs.
 package systemd
 
 import (
@@ -24,7 +24,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Manager is what a host has one of: the units in a directory.
+// Manager is a host's systemd manager, with its units in a directory.
 //
 //	environment   what units inherit, lines NAME=value (systemd's DefaultEnvironment=)
 //	journal       what units print
@@ -32,24 +32,23 @@ import (
 //	units/<name>  a loaded unit, as JSON
 type Manager struct {
 	Dir    string // created if missing
-	Binary string // the program that plays the supervisor, see Main
+	Binary string // the program that runs as the supervisor, see Main
 }
 
-// Arguments of Binary: of a unit's process, of a power cut of the machine, and of its
-// next boot.
+// Arguments of Binary: for a unit's process, for a power cut of the machine, and for its next boot.
 const (
 	supervisorVerb = "systemd-unit"
 	rebootVerb     = "systemd-reboot"
 	bootVerb       = "systemd-boot"
 )
 
-// Tools are the names of the commands.
+// Tools returns the names of the commands.
 func Tools() []string { return []string{"systemd-run", "systemctl"} }
 
-// Main runs systemd-run or systemctl, as args[0] says, the supervisor of a unit
-// (`pvelab systemd-unit DIR`), a power cut (`pvelab systemd-reboot`) or a boot, and returns
-// the exit code; ok is false when args are something else. The manager's
-// directory is that of the lab named by PVELAB_DIR.
+// Main runs systemd-run or systemctl, by the name in args[0], the supervisor of a unit (`pvelab
+// systemd-unit DIR`), a power cut (`pvelab systemd-reboot`) or a boot, and returns the exit code.
+// ok is false if args are something else. The manager's directory is that of the lab named by
+// PVELAB_DIR.
 func Main(args []string, std sys.Streams) (code int, ok bool) {
 	binary, err := os.Executable()
 	m := Manager{Dir: Dir(os.Getenv("PVELAB_DIR")), Binary: binary} //nolint:forbidigo // the lab has a reader of its own: it is not the product
@@ -68,7 +67,7 @@ func Main(args []string, std sys.Streams) (code int, ok bool) {
 	if err != nil || !filepath.IsAbs(m.Dir) {
 		return exitCode(1, errors.New("System has not been booted with systemd as init system (PID 1). Can't operate."), std), true
 	}
-	// A unit inherits nothing of its caller's.
+	// A unit inherits no open files of its caller.
 	if err = unix.CloseRange(3, math.MaxUint32, unix.CLOSE_RANGE_CLOEXEC); err != nil {
 		return exitCode(1, err, std), true
 	}
@@ -93,11 +92,11 @@ func exitCode(code int, err error, std sys.Streams) int {
 	return max(1, code)
 }
 
-// Dir is the manager's directory in a lab's.
+// Dir is the manager's directory in that of a lab.
 func Dir(lab string) string { return filepath.Join(lab, "run", "systemd") }
 
-// SetEnvironment makes the manager's directory and says what its units inherit,
-// NAME=value each. Values are of one line.
+// SetEnvironment creates the manager's directory and sets what its units inherit, as NAME=value.
+// Values must not contain line breaks.
 func (m Manager) SetEnvironment(variables []string) error {
 	if err := os.MkdirAll(m.path("units"), 0o755); err != nil {
 		return err
@@ -110,7 +109,7 @@ func (m Manager) environment() []string {
 	raw, _ := os.ReadFile(m.path("environment"))
 	for line := range strings.Lines(string(raw)) {
 		name, _, given := strings.Cut(line, "=")
-		if given { // of two of a name some programs read the first, and others the last
+		if given { // of two variables with one name, some programs read the first, others the last
 			variables = slices.DeleteFunc(variables, func(v string) bool { return strings.HasPrefix(v, name+"=") })
 			variables = append(variables, strings.TrimSuffix(line, "\n"))
 		}
@@ -118,9 +117,8 @@ func (m Manager) environment() []string {
 	return variables
 }
 
-// Reboot takes away all units and what they started, with no notice to any of
-// them, as the power does. Files stay. A manager that was never there has
-// nothing to lose.
+// Reboot ends all units and what they started, without notice, as a power cut does. Files stay. It
+// does nothing if the manager never existed.
 func (m Manager) Reboot() error {
 	lock, err := m.lock()
 	if errors.Is(err, os.ErrNotExist) {
@@ -132,7 +130,7 @@ func (m Manager) Reboot() error {
 	defer lock.Close()
 	for _, name := range m.names() {
 		if u := m.unit(name); u.loaded() {
-			// Stopped first: it must neither see its main process end nor start
+			// Stop the supervisor first: it must neither see its main process end nor start
 			// anything.
 			err = errors.Join(err, u.signal(unix.SIGSTOP), m.killTree(u.PID), u.signal(unix.SIGKILL))
 		}
@@ -141,7 +139,7 @@ func (m Manager) Reboot() error {
 	return err
 }
 
-// Boot starts what is enabled. A unit that does not start is no fault of the machine's.
+// Boot starts the enabled units. A unit that fails to start does not make the boot fail.
 func (m Manager) Boot() error {
 	for _, target := range targets {
 		entries, _ := os.ReadDir(m.files(target + ".wants"))
@@ -158,7 +156,7 @@ func (m Manager) path(elem ...string) string {
 	return filepath.Join(append([]string{m.Dir}, elem...)...)
 }
 
-// files is the directory of units' files, the lab's /etc/systemd/system.
+// files is the directory of unit files, the lab's /etc/systemd/system.
 func (m Manager) files(elem ...string) string {
 	return m.path(append([]string{"..", "..", "etc", "systemd", "system"}, elem...)...)
 }
@@ -175,8 +173,8 @@ func (m Manager) lock() (*os.File, error) {
 	return f, err
 }
 
-// below are the processes of a supervisor's unit, those nearest to it first. Another unit that it has
-// started is below it, too, and none of it.
+// below returns the processes of a supervisor's unit, nearest first. It leaves out those of other
+// units that this one has started, although they are its descendants.
 func (m Manager) below(supervisor int) ([]sys.Process, error) {
 	all, err := sys.Descendants(supervisor)
 	others := map[int]bool{}
@@ -190,8 +188,8 @@ func (m Manager) below(supervisor int) ([]sys.Process, error) {
 	}), err
 }
 
-// signalTree sends a signal once to all below a supervisor, those that are started
-// meanwhile included, as systemd does. It returns how many there were.
+// signalTree sends a signal once to every process below a supervisor, including those that are
+// started meanwhile, as systemd does. It returns how many there were.
 func (m Manager) signalTree(supervisor int, sig unix.Signal) (int, error) {
 	told := map[sys.Process]bool{}
 	for {
@@ -210,7 +208,7 @@ func (m Manager) signalTree(supervisor int, sig unix.Signal) (int, error) {
 	}
 }
 
-// signalProcess sends a signal to the process that had that number at that start.
+// signalProcess signals the process with that PID and start time, if it still exists.
 func signalProcess(pid int, start uint64, sig unix.Signal) error {
 	return sys.SignalProven(pid, sig, func() bool {
 		now, alive := sys.ProcessStart(pid)
@@ -218,8 +216,8 @@ func signalProcess(pid int, start uint64, sig unix.Signal) error {
 	})
 }
 
-// killTree kills all below a supervisor and returns when nothing is left. The
-// supervisor need not reap them.
+// killTree kills everything below a supervisor and returns when nothing is left. The supervisor
+// need not reap the processes.
 func (m Manager) killTree(supervisor int) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {

@@ -15,15 +15,15 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// unit is what a unit was loaded with, and what it does.
+// unit holds the settings a unit was loaded with, and its current state.
 type unit struct {
 	Name        string // with its type's suffix
 	Description string
 	wanted      []string // targets that it is enabled for
 
-	// Of a service; a timer has those of the service it starts.
+	// Of a service. A timer has those of the service it starts.
 	Argv        []string
-	StopPost    []string // no command: none
+	StopPost    []string // empty: no command
 	KillMode    string   // process or mixed
 	RuntimeMax  time.Duration
 	TimeoutStop time.Duration
@@ -32,22 +32,22 @@ type unit struct {
 	// Of a timer.
 	OnActive, OnUnitActive, Accuracy time.Duration
 
-	PID    int    // its supervisor
-	Start  uint64 // of that process
-	Main   int    // process, 0: none
+	PID    int    // PID of its supervisor
+	Start  uint64 // start time of the supervisor
+	Main   int    // PID of the main process; 0: there is no main process
 	Active string // active, deactivating, inactive
 	Sub    string
 }
 
-// newUnit has systemd's defaults.
+// newUnit returns a unit with systemd's defaults.
 func newUnit(name string) unit {
 	return unit{Name: name, TimeoutStop: 90 * time.Second, Directory: "/", Accuracy: time.Minute, Active: "inactive"}
 }
 
 func (u unit) timer() bool { return strings.HasSuffix(u.Name, ".timer") }
 
-// loaded reports whether its supervisor is there. A unit whose supervisor was killed from
-// outside, to which systemd has no like, is not loaded.
+// loaded reports whether the unit's supervisor exists. A unit whose supervisor was killed from
+// outside is not loaded; systemd has no equivalent of that.
 func (u unit) loaded() bool {
 	start, alive := sys.ProcessStart(u.PID)
 	return alive && u.PID != 0 && start == u.Start
@@ -56,7 +56,7 @@ func (u unit) loaded() bool {
 // signal signals the unit's supervisor.
 func (u unit) signal(sig unix.Signal) error { return signalProcess(u.PID, u.Start, sig) }
 
-// unit is the unit of a name as it is now.
+// unit returns the current state of the named unit.
 func (m Manager) unit(name string) unit {
 	u := newUnit(name)
 	if sys.ReadJSON(m.path("units", name), &u) != nil || !u.loaded() {
@@ -67,7 +67,7 @@ func (m Manager) unit(name string) unit {
 
 func (m Manager) save(u unit) error { return sys.WriteJSON(m.path("units", u.Name), u, 0o644) }
 
-// names are those of the units, sorted.
+// names returns the names of the units, sorted.
 func (m Manager) names() (names []string) {
 	entries, _ := os.ReadDir(m.path("units"))
 	for _, entry := range entries {
@@ -78,7 +78,7 @@ func (m Manager) names() (names []string) {
 	return names
 }
 
-// taken reports whether a name is: a unit is loaded also as long as its file is there.
+// taken reports whether a name is taken: a unit also counts as loaded as long as its file exists.
 func (m Manager) taken(name string) bool {
 	_, err := os.Stat(m.files(name))
 	return err == nil || m.unit(name).loaded()
@@ -97,10 +97,10 @@ func fullName(name string) (string, error) {
 	return name, nil
 }
 
-// targets are those that a boot reaches.
+// targets are the targets that a boot reaches.
 var targets = []string{"multi-user.target", "timers.target"}
 
-// read reads a unit's file, and for a timer also its service's.
+// read reads a unit's file and, for a timer, its service's file as well.
 func (m Manager) read(name string) (unit, error) {
 	u := newUnit(name)
 	if base, isTimer := strings.CutSuffix(name, ".timer"); isTimer {
@@ -135,7 +135,7 @@ func (m Manager) read(name string) (unit, error) {
 	return u, nil
 }
 
-// set is a setting of a unit's file, or with systemd-run a property.
+// set sets a setting of a unit's file, or a property of systemd-run.
 func (u *unit) set(key, value string) (err error) {
 	known := true
 	switch key {
@@ -148,7 +148,7 @@ func (u *unit) set(key, value string) (err error) {
 		u.StopPost, err = parseCommand(value)
 	case "[Service]KillMode":
 		u.KillMode, known = value, value == "mixed" || value == "process"
-	case "[Service]OOMPolicy": // the lab's memory does not run out
+	case "[Service]OOMPolicy": // the lab never runs out of memory
 		known = value == "continue"
 	case "[Service]RuntimeMaxSec":
 		u.RuntimeMax, err = parseSpan(value)
@@ -180,7 +180,7 @@ var (
 	command = lazyregexp.New(`^(?:"[^"\\$]*"|[^\s"'\\$]+)(?:\s+(?:"[^"\\$]*"|[^\s"'\\$]+))*$`)
 )
 
-// parseSpan reads a time span: a number, of seconds where no unit is given.
+// parseSpan reads a time span: a number and a unit, by default seconds.
 func parseSpan(text string) (time.Duration, error) {
 	units := map[string]time.Duration{"ms": time.Millisecond, "": time.Second, "s": time.Second, "d": 24 * time.Hour}
 	parts := span.FindStringSubmatch(text)
@@ -191,7 +191,7 @@ func parseSpan(text string) (time.Duration, error) {
 	return time.Duration(number) * units[parts[2]], err
 }
 
-// parseCommand reads a command line of a setting: words, or what is in double quotes.
+// parseCommand reads a setting's command line: words, some in double quotes.
 func parseCommand(text string) (words []string, err error) {
 	if !command.MatchString(text) || text[0] != '/' {
 		return nil, fmt.Errorf("the lab's systemd wants a program's absolute path, words and double quotes, with no variable and no escape, in the command %q", text)
