@@ -1,6 +1,6 @@
-// Package pve plays Proxmox's commands (qm, pvesh, pvesm, pveversion, ip and nft)
-// over a state directory: their options, texts, exit codes and locks. It runs VMs
-// through a Driver and knows none of them.
+// Package pve simulates Proxmox's commands (qm, pvesh, pvesm, pveversion, ip and nft) on a state
+// directory: their options, texts, exit codes and locks. It runs VMs through a Driver and knows no
+// particular one.
 package pve
 
 import (
@@ -20,15 +20,15 @@ import (
 	"linus/internal/sleep"
 )
 
-// Tools are the names the work-alikes go by in the lab's bin directory. The qemu
-// driver's host has a network of its own, and with it the real ip and nft.
+// Tools returns the names of the work-alikes in the lab's bin directory. The qemu driver's host has
+// its own network, and with it the real ip and nft.
 func Tools() []string { return []string{"qm", "pvesh", "pvesm", "pveversion", "kvm", "ip", "nft"} }
 
 // call is one run of a work-alike.
 type call struct {
 	ctx    context.Context
 	s      *state.State
-	via    *state.State // of a call that came from another node: that one; else nil
+	via    *state.State // the node that a call was forwarded from; nil: it was not
 	drv    Driver
 	stdin  io.Reader
 	stdout io.Writer
@@ -44,13 +44,12 @@ func (c *call) id() int {
 
 func (c *call) on(name string) bool { return c.opts[name] == "1" }
 
-// Host is a Proxmox host whose commands are played over a state directory; its
-// VMs are the driver's.
+// Host is a Proxmox host whose commands are simulated on a state directory; the driver runs its
+// VMs.
 type Host struct {
 	*state.State
 	Driver Driver
-	// Enter runs a command on the host where that is not the caller's machine;
-	// nil: it is.
+	// Enter runs a command on the host if the host is not the caller's machine, else it is nil.
 	Enter func(ctx context.Context, tool string, args []string, std sys.Streams) int
 }
 
@@ -64,11 +63,10 @@ func (h *Host) QM(ctx context.Context, args ...string) (stdout string, err error
 	return out.String(), nil
 }
 
-// Command is Run as a process of its own: it is recorded, so that down can end
-// it when it hangs.
+// Command is Run as a separate process, which is recorded so that Down can end it if it hangs.
 func (h *Host) Command(ctx context.Context, tool string, args []string, std sys.Streams) int {
 	if h.Enter != nil {
-		return h.Run(ctx, tool, args, std) // it is recorded there
+		return h.Run(ctx, tool, args, std) // recorded there
 	}
 	path := h.Path("run", "call-"+strconv.Itoa(os.Getpid()))
 	if err := sys.WritePidFile(path, os.Getpid()); err != nil {
@@ -97,7 +95,7 @@ func (h *Host) Run(ctx context.Context, tool string, args []string, std sys.Stre
 
 func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Streams) error {
 	c := &call{ctx: ctx, s: h.State, drv: h.Driver, stdin: std.In, stdout: std.Out, stderr: std.Err}
-	switch filepath.Base(tool) { // none of Proxmox's, and never slow
+	switch filepath.Base(tool) { // not Proxmox's tools, and never slow
 	case "ip":
 		return c.ip(args, std.Out)
 	case "nft":
@@ -128,7 +126,7 @@ func (h *Host) run(ctx context.Context, tool string, args []string, std sys.Stre
 	return fmt.Errorf("the lab has no command %q", tool)
 }
 
-// noteCall writes down how a tool was called: by itself, or of modules that were loaded.
+// noteCall logs how a tool was called: started by itself, or from loaded modules.
 func (h *Host) noteCall(how, tool string, args []string) error {
 	file, err := os.OpenFile(h.Path("log", "tools"), os.O_WRONLY|os.O_APPEND|os.O_CREATE, 0o600)
 	if err != nil {
@@ -138,7 +136,7 @@ func (h *Host) noteCall(how, tool string, args []string) error {
 	return errors.Join(err, file.Close())
 }
 
-// qm finds the verb, the longest first: `guest exec` before `guest`.
+// qm finds the verb, longest first: `guest exec` before `guest`.
 func (c *call) qm(args []string) error {
 	for words := min(2, len(args)); words >= 1; words-- {
 		name := strings.Join(args[:words], " ")
@@ -179,7 +177,7 @@ func (c *call) child(opts map[string]string) *call {
 	return &sub
 }
 
-// kvm is QEMU, which is only asked for its version; the machines' own is another.
+// kvm is QEMU, which is only asked for its version; the VMs run under a different QEMU.
 func (c *call) kvm(args []string) error {
 	if !slices.Equal(args, []string{"--version"}) {
 		return state.Fail(1, "kvm: the lab's answers --version only")
@@ -205,7 +203,7 @@ func (c *call) pveversion(args []string) error {
 	return nil
 }
 
-// VMStatus is one VM of a Report; PID is 0 unless it runs.
+// VMStatus is one VM of a Report; PID is 0 unless the VM runs.
 type VMStatus struct {
 	ID     int    `json:"id"`
 	Name   string `json:"name"`
@@ -213,7 +211,7 @@ type VMStatus struct {
 	PID    int    `json:"pid"`
 }
 
-// VMs are this node's VMs, in order.
+// VMs returns this node's VMs in order.
 func (h *Host) VMs(ctx context.Context) []VMStatus {
 	all := []VMStatus{}
 	c := &call{ctx: ctx, s: h.State, drv: h.Driver}

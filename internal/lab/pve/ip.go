@@ -10,8 +10,8 @@ import (
 	"linus/internal/lab/state"
 )
 
-// The process driver's guests are on the loopback, of which a host has no
-// neighbours. For the host's scripts ip answers as if they were on its bridge.
+// The process driver's guests are on loopback, where a host has no neighbours. For the host's
+// scripts, ip answers as if the guests were on the host's bridge.
 
 // neighbour is one entry of the host's neighbour table.
 type neighbour struct {
@@ -19,7 +19,7 @@ type neighbour struct {
 	MAC     string
 }
 
-// neighbours are the VMs that run, as the bridge has seen them.
+// neighbours returns the running VMs as the bridge has seen them.
 func (c *call) neighbours() []neighbour {
 	var table []neighbour
 	for id, conf := range c.s.ConfsOf(c.s.Config.Node) {
@@ -29,7 +29,7 @@ func (c *call) neighbours() []neighbour {
 		}
 		address, err := netip.ParseAddr(strings.TrimSpace(string(raw)))
 		if err != nil {
-			continue // it does not run
+			continue // the VM does not run
 		}
 		mac := strings.ToLower(conf.MAC())
 		if other := c.s.Fault(state.FaultNeighbourMAC); other != "" {
@@ -40,8 +40,8 @@ func (c *call) neighbours() []neighbour {
 	return table
 }
 
-// ip plays `ip [-4|-6|-o] route get ADDRESS` and `ip [-4|-6|-o] neigh show [to
-// ADDRESS] [dev DEVICE]`, `ip -o addr show` and what a bridge is, in iproute2's syntax.
+// ip simulates `ip [-4|-6|-o] route get ADDRESS`, `ip [-4|-6|-o] neigh show [to ADDRESS] [dev
+// DEVICE]`, `ip -o addr show`, and `ip link show` for bridges, in iproute2's syntax.
 func (c *call) ip(args []string, out io.Writer) error {
 	family := ""
 	for len(args) > 0 && strings.HasPrefix(args[0], "-") {

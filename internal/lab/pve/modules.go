@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// modules are stand-ins of Proxmox's Perl modules, as far as somebody loads them instead
-// of starting the tools: what they are asked for the lab's tools do.
+// modules are stand-ins for those of Proxmox's Perl modules that callers load instead of starting
+// the tools. They pass on what they are asked to the lab's tools.
 //
 //go:embed perl
 var modules embed.FS
 
-// loadedVariable is in the environment of a tool that a module has called: it does not
-// take the time that a tool takes to load them.
+// loadedVariable is in the environment of a tool that a module has called: such a call does not
+// take the time that a started tool needs to load the modules.
 const loadedVariable = "PVELAB_LOADED"
 
 // WriteModules writes the modules to a directory, for PERL5LIB.

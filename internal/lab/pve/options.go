@@ -16,10 +16,9 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// option is one option of a command or one key of a property string, as the option
-// lists of qm describe it.
+// option is an option of a command or a key of a property string, as qm's option lists describe it.
 type option struct {
-	Type      string            `json:"type"` // boolean, integer, number; else a string
+	Type      string            `json:"type"` // boolean, integer or number; anything else is a string
 	Format    string            `json:"format"`
 	Minimum   *float64          `json:"minimum"`
 	Maximum   *float64          `json:"maximum"`
@@ -32,7 +31,7 @@ type option struct {
 
 // verb is one command.
 type verb struct {
-	name       string   // with its tool's: `qm create`
+	name       string   // with its tool's name: `qm create`
 	positional []string // names; their rules are in options
 	extra      bool     // takes the rest of the line, as `guest exec` does
 	options    map[string]option
@@ -69,8 +68,8 @@ func (v *verb) option(name string) (option, bool) {
 	return o, known && err == nil && n <= *o.MaxIndex
 }
 
-// parse reads a command line as PVE's CLIHandler does: options anywhere up to
-// `--`, with one dash or two, a value after a blank or a `=`.
+// parse reads a command line as PVE's CLIHandler does: options anywhere up to `--`, with one dash
+// or two, a value after a blank or a `=`.
 func (v *verb) parse(args []string, stderr io.Writer) (opts map[string]string, extra []string, err error) {
 	opts = map[string]string{}
 	var rest []string
@@ -125,8 +124,8 @@ func (v *verb) parse(args []string, stderr io.Writer) (opts map[string]string, e
 	return opts, rest[len(v.positional):], v.verify(opts)
 }
 
-// inLocale returns a value as Proxmox has it of a command line: it reads that by the locale, and what
-// is not ASCII is lost in C. In modules that were loaded the locale is that of their load.
+// inLocale returns a command-line value as Proxmox decodes it: by the locale, so that in C all
+// non-ASCII characters are lost. For loaded modules, the locale at load time counts.
 func inLocale(value string) string {
 	locale := "C"
 	if os.Getenv(loadedVariable) == "" { //nolint:forbidigo // the lab is not the product
@@ -146,8 +145,7 @@ func inLocale(value string) string {
 	return all.String()
 }
 
-// verify checks values against the options' rules and brings booleans to 0
-// or 1.
+// verify checks values against the options' rules and normalizes booleans to 0 or 1.
 func (v *verb) verify(opts map[string]string) error {
 	var problems []string
 	for name := range opts {
@@ -168,8 +166,7 @@ func (v *verb) verify(opts map[string]string) error {
 	return state.Fail(255, "400 Parameter verification failed.\n%s\n%s", strings.Join(problems, "\n"), v.usage())
 }
 
-// verify returns the value in its plain form, or what PVE's JSON schema says
-// is wrong with it.
+// verify returns the normalized value, or what PVE's JSON schema reports as wrong with it.
 func (o option) verify(value string) (string, error) {
 	switch o.Type {
 	case "boolean":
@@ -213,8 +210,7 @@ func (o option) verifyNumber(value string) error {
 	return nil
 }
 
-// verifyProps checks a property string. NAME in its errors stands for the
-// option's name.
+// verifyProps checks a property string. NAME in its errors stands for the option's name.
 func (o option) verifyProps(value string) error {
 	var problems []string
 	seen := map[string]bool{}
@@ -249,7 +245,7 @@ func (o option) verifyProps(value string) error {
 
 var errPattern = fmt.Errorf("value does not match the regex pattern")
 
-// untold are the patterns of options that the lists say nothing of, by name.
+// untold holds, by name, patterns of options that the option lists do not give.
 var untold = map[string]*lazyregexp.Regexp{
 	"size":   lazyregexp.New(`^\+?\d+(\.\d+)?[KMGT]?$`),
 	"serial": lazyregexp.New(`^(/dev/[^,]+|socket)$`),
@@ -261,7 +257,7 @@ var (
 	tagName  = lazyregexp.New(`^[a-zA-Z0-9_][a-zA-Z0-9_\-+.]*$`)
 )
 
-// formats are the rules of strings that have a name.
+// formats are the rules of named string formats.
 var formats = map[string]func(value string) error{
 	"pve-storage-id": matching(`[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]`),
 	"pve-poolid":     matching(`[A-Za-z0-9_.-]+`),
@@ -298,7 +294,7 @@ func matching(pattern string) func(string) error {
 	}
 }
 
-// checkConfigID is the rule for names of sections in a config: snapshots'.
+// checkConfigID is the rule for names of a config's sections, that is, of snapshots.
 func checkConfigID(value string) error {
 	if !configID.MatchString(value) {
 		return fmt.Errorf("invalid format - invalid configuration ID '%s'", value)
@@ -306,7 +302,7 @@ func checkConfigID(value string) error {
 	return nil
 }
 
-// each holds every part of a list to a rule.
+// each applies a rule to every part of a list.
 func each(check func(string) error) func(string) error {
 	return func(value string) error {
 		for _, part := range splitList(value) {
@@ -318,7 +314,7 @@ func each(check func(string) error) func(string) error {
 	}
 }
 
-// splitList takes a list apart; PVE separates by ; , and blanks.
+// splitList splits a list; PVE separates by ; , and blanks.
 func splitList(value string) []string {
 	return strings.FieldsFunc(value, func(r rune) bool { return strings.ContainsRune(";, \x00", r) })
 }

@@ -11,8 +11,8 @@ import (
 
 var jsonKey = lazyregexp.New(`(?m)^( *"(?:[^"\\]|\\.)*"):`)
 
-// printPretty writes JSON as Perl's pretty, canonical JSON does: keys sorted,
-// three blanks deep, ` : ` between key and value.
+// printPretty writes JSON as Perl's pretty, canonical JSON does: sorted keys, indented by three
+// blanks, ` : ` between key and value.
 func printPretty(w io.Writer, value any) error {
 	var b strings.Builder
 	if err := printJSON(&b, value, "   "); err != nil {
@@ -22,7 +22,7 @@ func printPretty(w io.Writer, value any) error {
 	return err
 }
 
-// printJSON writes JSON with its keys sorted, in one line where there is no indent.
+// printJSON writes JSON with sorted keys, on one line if indent is empty.
 func printJSON(w io.Writer, value any, indent string) error {
 	encoder := json.NewEncoder(w)
 	encoder.SetEscapeHTML(false)
@@ -30,8 +30,8 @@ func printJSON(w io.Writer, value any, indent string) error {
 	return encoder.Encode(value)
 }
 
-// perlText is a text as Perl's JSON shows it: bytes that are no UTF-8 become the characters
-// of the same number.
+// perlText returns a text as Perl's JSON shows it: in a text that is not valid UTF-8, each byte
+// becomes the character of the same number.
 func perlText(text string) string {
 	if utf8.ValidString(text) {
 		return text

@@ -10,8 +10,8 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// pvesh returns the API paths our scripts read. It only reads: what changes
-// VMs goes through qm.
+// pvesh returns the API paths that linus's scripts read. It is read-only: changes of VMs go through
+// qm.
 func (c *call) pvesh(args []string) error {
 	if len(args) < 2 {
 		return state.Fail(255, "ERROR: no command specified\nUSAGE: pvesh <COMMAND> [ARGS] [OPTIONS]")
@@ -103,7 +103,7 @@ func routes() []route {
 	}
 }
 
-// vmOf is the VM an API path names.
+// vmOf returns the VM that an API path names.
 func (c *call) vmOf(vars map[string]string) (int, *state.Conf, error) {
 	id, err := strconv.Atoi(vars["vmid"])
 	if err != nil {
@@ -113,7 +113,7 @@ func (c *call) vmOf(vars map[string]string) (int, *state.Conf, error) {
 	return id, conf, err
 }
 
-// vmsOf are the VMs of a node as the API lists them.
+// vmsOf returns the VMs of a node as the API lists them.
 func (c *call) vmsOf(name string) []map[string]any {
 	list := []map[string]any{}
 	for id, conf := range c.s.ConfsOf(name) {
@@ -135,7 +135,7 @@ func apiNetwork(c *call, _ map[string]string) (any, error) {
 	return list, nil
 }
 
-// shuffled is a list in another order each time, as Proxmox prints a set.
+// shuffled returns a list in a different order each time, as Proxmox prints a set.
 func shuffled(list string) string {
 	all := strings.Split(list, ",")
 	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] }) //nolint:gosec // any order will do

@@ -11,17 +11,17 @@ import (
 	"linus/internal/sleep"
 )
 
-// What a node tells of the other nodes of its cluster.
+// What a node reports about the other nodes of its cluster.
 
-// at is a call on another node.
+// at returns the call on another node.
 func (c *call) at(node *state.State) *call {
 	sub := *c
 	sub.s, sub.via = node, c.s
 	return &sub
 }
 
-// proxied is the call on the node that an API path names. pvesh forwards it there over
-// SSH, whether or not the node is known to be offline.
+// proxied returns the call on the node that an API path names. pvesh forwards it there over SSH,
+// whether or not the node is known to be offline.
 func (c *call) proxied(name, path string) (*call, error) {
 	if name == "" || name == c.s.Config.Node && !c.s.Lists(state.FaultMissingNode, name) {
 		return c, nil
@@ -35,7 +35,7 @@ func (c *call) proxied(name, path string) (*call, error) {
 	}
 	at := c.at(node)
 	if !m.Down.IsZero() {
-		// As long as the machine waits for an answer to its ARP requests.
+		// The time for which the machine waits for an answer to its ARP requests.
 		if err := sleep.For(c.ctx, 3*time.Second); err != nil {
 			return nil, err
 		}
@@ -44,7 +44,7 @@ func (c *call) proxied(name, path string) (*call, error) {
 	return at, sleep.For(c.ctx, time.Duration(node.Config.SlowMS)*time.Millisecond)
 }
 
-// proxyError is what pvesh says of an error on the node it forwarded a call to.
+// proxyError is pvesh's error for an error on the node it forwarded a call to.
 func (c *call) proxyError(err error, path string) error {
 	if c.via == nil {
 		return err
@@ -58,7 +58,7 @@ func (c *call) proxyError(err error, path string) error {
 		strings.TrimRight(err.Error(), "\n"), sshCommand(m), path, code)
 }
 
-// sshCommand is how one node of a cluster reaches another.
+// sshCommand is the command with which one node of a cluster reaches another.
 func sshCommand(m state.Member) string {
 	return fmt.Sprintf("/usr/bin/ssh -e none -o 'BatchMode=yes' -o 'HostKeyAlias=%[1]s' -o 'UserKnownHostsFile=/etc/pve/nodes/%[1]s/ssh_known_hosts' -o 'GlobalKnownHostsFile=none' root@%[2]s", m.Name, m.IP)
 }
@@ -96,14 +96,14 @@ func apiResources(c *call, _ map[string]string) (any, error) {
 	return list, nil
 }
 
-// word is a node's last statistics. They come every 10 s; those of a node that is gone
-// are kept as they were for 5 minutes.
+// word is a node's last statistics. They arrive every 10 s; those of a node that is gone are kept
+// unchanged for 5 minutes.
 type word struct {
 	call      *call
-	told      time.Time // when; zero: now, in a lab of one node
+	told      time.Time // when they were sent; zero: now, in a lab of one node
 	forgotten bool
-	gone      bool  // the node's VMs are as they were then:
-	running   []int // these ran
+	gone      bool  // the node's VMs are shown as they were then:
+	running   []int // these were running
 }
 
 func (c *call) lastWord(n state.Node) word {
@@ -115,7 +115,7 @@ func (c *call) lastWord(n state.Node) word {
 	if n.Online {
 		return w
 	}
-	if w.told = m.Gone(); w.told.IsZero() { // it is this node that hears nobody
+	if w.told = m.Gone(); w.told.IsZero() { // it is this node that hears none of the others
 		_, self, _ := c.s.Member(c.s.Config.Node)
 		w.told = self.Gone()
 	} else {
@@ -125,11 +125,11 @@ func (c *call) lastWord(n state.Node) word {
 	return w
 }
 
-// vm is a VM as /cluster/resources shows it. A VM that is not in the statistics yet, or
-// no longer, has neither name nor size.
+// vm is a VM as /cluster/resources shows it. A VM that is not in the statistics yet, or no longer,
+// has neither name nor size.
 func (w word) vm(node string, id int, conf *state.Conf) map[string]any {
 	entry := map[string]any{"type": "qemu", "node": node, "id": fmt.Sprintf("qemu/%d", id), "vmid": id, "status": "unknown"}
-	for _, key := range []string{"tags", "lock"} { // from the config
+	for _, key := range []string{"tags", "lock"} { // read from the config
 		if conf.Has(key) {
 			entry[key] = conf.Get(key)
 		}
@@ -193,8 +193,8 @@ func number01(b bool) int {
 	return 0
 }
 
-// memory is the memory of this node, what of it is in use, in bytes, and its CPUs. A
-// running VM of a cluster uses all of its own.
+// memory returns this node's memory and how much of it is in use, in bytes, and its number of CPUs.
+// A running VM of a cluster uses all of its memory.
 func (c *call) memory() (total, used int64, cpus int) {
 	_, m, ok := c.s.Member(c.s.Config.Node)
 	if !ok {

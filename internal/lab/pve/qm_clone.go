@@ -15,7 +15,7 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmClone copies a VM, or a snapshot of it: linked from a template unless --full 1.
+// qmClone copies a VM or one of its snapshots; clones of a template are linked unless --full 1.
 func qmClone(c *call) error {
 	id := c.id()
 	newID, _ := strconv.Atoi(c.opts["newid"])
@@ -91,8 +91,8 @@ func qmClone(c *call) error {
 	return c.lie(err)
 }
 
-// freeze keeps what runs in a VM from its disks while they are copied: by its agent or, where that
-// cannot, by pausing the VM. PVE mirrors them first, and freezes for the last moment only.
+// freeze keeps the VM from writing to its disks while they are copied: through its agent, or else
+// by pausing the VM. PVE mirrors the disks first, and freezes only for the last moment.
 func (c *call) freeze(vm state.VM) (thaw func() error, err error) {
 	ctx := context.WithoutCancel(c.ctx)
 	if _, err := c.agent(vm.ID, "guest-fsfreeze-freeze", nil); err == nil {
@@ -130,13 +130,13 @@ func (c *call) checkClone(source *state.Conf, full bool) error {
 	return nil
 }
 
-// canClone reports whether a disk, or its snapshot, can be cloned: linked clones are of bases
-// and, on a thin pool, of snapshots; of a raw file's snapshot there is no copy, either.
+// canClone reports whether a disk, or its snapshot, can be cloned. Linked clones are possible of
+// bases and, on a thin pool, of snapshots. A snapshot of a raw file cannot be copied either.
 func (c *call) canClone(d state.Drive, base, full bool) bool {
 	st, err := c.s.Storage(d.Storage())
 	switch {
 	case err != nil:
-		return true // which fails by itself
+		return true // the clone then fails by itself
 	case c.opts["snapname"] == "":
 		return base || full
 	}
@@ -160,8 +160,8 @@ func (c *call) onShared(conf *state.Conf) bool {
 	return true
 }
 
-// cloneTaken words a lost race for an ID as clone does: it looks for a VM of this node
-// itself, and of all else pmxcfs refuses the config.
+// cloneTaken words a lost race for an ID as clone does: clone itself looks only for a VM of this
+// node; in all other cases pmxcfs refuses the config.
 func (c *call) cloneTaken(id int, err error) error {
 	var taken *state.TakenError
 	switch {
@@ -173,8 +173,7 @@ func (c *call) cloneTaken(id int, err error) error {
 	return err
 }
 
-// cloneConf makes the clone's disks and config. made are its volumes, also on
-// failure.
+// cloneConf makes the clone's disks and config. made has its volumes, also on failure.
 func (c *call) cloneConf(source *state.Conf, id int, full bool) (conf *state.Conf, made []string, err error) {
 	conf = source.Clone()
 	conf.DropPending()

@@ -22,8 +22,8 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmCreate creates a VM. Taking the ID comes first: the config with `lock:
-// create`; what fails later gives it back.
+// qmCreate creates a VM. It first takes the ID, by writing a config with `lock: create`; any later
+// failure frees the ID.
 func qmCreate(c *call) error {
 	id := c.id()
 	values, err := c.vmValues()
@@ -67,16 +67,15 @@ func qmCreate(c *call) error {
 	return nil
 }
 
-// dieHalfWay is the fault of a worker killed in the middle, as happens when
-// the output pipe breaks: its lock stays in the config, its disks stay behind.
+// dieHalfWay is the fault of a worker killed halfway, as happens when its output pipe breaks: its
+// lock stays in the config, and its disks are left behind.
 func (c *call) dieHalfWay() {
 	if c.s.UseFault(state.FaultKilledWorker) {
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
 }
 
-// qmSet changes a VM. What a running VM cannot take over at once waits in the
-// config's pending section.
+// qmSet changes a VM. What a running VM cannot apply at once waits in the config's pending section.
 func qmSet(c *call) error {
 	id := c.id()
 	values, err := c.vmValues()
@@ -125,9 +124,9 @@ func qmSet(c *call) error {
 	})
 }
 
-// deferValues notes as pending what only counts after a restart, and answers
-// what can count now: PVE calls those options fast-pluggable; disks are hot-plugged, and
-// of a network card what does not make another of it.
+// deferValues records as pending what takes effect only after a restart, and returns what can take
+// effect now: the options that PVE calls fast-pluggable, hot-plugged disks, and changes of a
+// network card that do not make it a different card.
 func deferValues(conf *state.Conf, values map[string]string) map[string]string {
 	now := map[string]string{}
 	for key, value := range values {
@@ -141,8 +140,8 @@ func deferValues(conf *state.Conf, values map[string]string) map[string]string {
 	return now
 }
 
-// hotPlugged reports whether a drive's change counts at once in a VM that runs: a medium's, and
-// a disk's but on IDE or SATA, or where it is switched off.
+// hotPlugged reports whether a drive's change takes effect at once in a running VM. Changes of a
+// medium do, and so do those of a disk, except on IDE or SATA, or if hotplug is off for disks.
 func hotPlugged(conf *state.Conf, key string) bool {
 	kinds := cmp.Or(conf.Get("hotplug"), "1")
 	switch {
@@ -222,7 +221,7 @@ func (c *call) deleteKey(id int, conf *state.Conf, key string, running bool) err
 	return nil
 }
 
-// addUnused keeps a volume of the VM's own in the config without attaching it.
+// addUnused keeps a volume that the VM owns in the config without attaching it.
 func addUnused(id int, conf *state.Conf, volid string) {
 	if state.Owner(volid) != id {
 		return
@@ -236,8 +235,7 @@ func addUnused(id int, conf *state.Conf, volid string) {
 	}
 }
 
-// vmValues are the call's options that go into a config, in the form PVE
-// stores them.
+// vmValues returns the call's options that go into a config, in the form PVE stores them.
 func (c *call) vmValues() (map[string]string, error) {
 	values := map[string]string{}
 	for key, value := range c.opts {
@@ -260,8 +258,8 @@ func (c *call) vmValues() (map[string]string, error) {
 	return values, nil
 }
 
-// readSSHKeys reads the key file of --sshkeys, which is a file on the node, and
-// URL-encodes it the way PVE stores it.
+// readSSHKeys reads the key file of --sshkeys, a file on the node, and URL-encodes it the way PVE
+// stores it.
 func (c *call) readSSHKeys(source string) (string, error) {
 	var raw []byte
 	var err error
@@ -285,8 +283,8 @@ func (c *call) readSSHKeys(source string) (string, error) {
 	return strings.ReplaceAll(url.QueryEscape(string(raw)), "+", "%20"), nil
 }
 
-// applyValues writes options into a config, makes the disks they ask for and
-// fills in MAC addresses. made are the new volumes, also on failure.
+// applyValues writes options to a config, makes the disks they ask for and fills in MAC addresses.
+// made has the new volumes, also on failure.
 func (c *call) applyValues(id int, conf *state.Conf, values map[string]string) (made []string, err error) {
 	for _, key := range slices.Sorted(maps.Keys(values)) {
 		value := values[key]
@@ -311,8 +309,8 @@ func (c *call) applyValues(id int, conf *state.Conf, values map[string]string) (
 	return made, nil
 }
 
-// makeDrive turns `ST:0,import-from=FILE`, `ST:32`, `ST:cloudinit` or the name
-// of a volume into a config line; volid is the new volume, or "".
+// makeDrive turns `ST:0,import-from=FILE`, `ST:32`, `ST:cloudinit` or the name of a volume into a
+// config line; volid is the new volume, or "".
 func (c *call) makeDrive(id int, key string, d state.Drive) (line, volid string, err error) {
 	name, what, ok := strings.Cut(d.File, ":")
 	if d.File == "none" || d.File == "cdrom" {
@@ -383,8 +381,8 @@ func (c *call) setSize(d *state.Drive) error {
 	return nil
 }
 
-// withMAC gives a network card without an address one of Proxmox's own range; with renew
-// also one that has another.
+// withMAC gives a network card without an address one from Proxmox's range; with renew, it also
+// replaces an existing address.
 func withMAC(value string, renew bool) string {
 	parts := strings.Split(value, ",")
 	for i, part := range parts {
@@ -402,8 +400,7 @@ func newMAC() string {
 	return fmt.Sprintf("BC:24:11:%02X:%02X:%02X", b[0], b[1], b[2])
 }
 
-// defaultBoot is PVE's boot order: the first disk, the first CD drive, the
-// first network card.
+// defaultBoot is PVE's boot order: the first disk, the first CD drive, the first network card.
 func defaultBoot(conf *state.Conf) string {
 	var order []string
 	for _, wantCD := range []bool{false, true} {
@@ -420,8 +417,8 @@ func defaultBoot(conf *state.Conf) string {
 	return strings.Join(order, ";")
 }
 
-// withVM calls f with a VM's config while its file is locked. A `lock:` line in it
-// refuses, unless skip.
+// withVM calls f with a VM's config while it holds the lock of the config file. It refuses a config
+// with a `lock:` line, unless skip is set.
 func (c *call) withVM(id int, skip bool, f func(*state.Conf) error) error {
 	return c.lockVM(id, func() error {
 		conf, err := c.s.LoadConf(id)
@@ -455,7 +452,7 @@ func digest(conf *state.Conf) string {
 	return fmt.Sprintf("%x", sha1.Sum([]byte(conf.String()))) //nolint:gosec // as Proxmox has it
 }
 
-// checkDigest refuses a change by a config that was another one.
+// checkDigest refuses a change that is based on a different version of the config.
 func (c *call) checkDigest(id int) error {
 	wanted := c.opts["digest"]
 	if wanted == "" {

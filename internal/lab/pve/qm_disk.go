@@ -12,8 +12,8 @@ import (
 	"linus/internal/lab/state"
 )
 
-// diskFormatFor is the file format of a new disk: a thin pool's files are
-// qcow2 whatever is asked for, a directory's raw by default.
+// diskFormatFor is the file format of a new disk: always qcow2 for a thin pool's files; in a
+// directory what was asked for, raw by default.
 func diskFormatFor(st state.Storage, asked string) string {
 	if st.Thin() {
 		return "qcow2"
@@ -24,8 +24,8 @@ func diskFormatFor(st state.Storage, asked string) string {
 	return asked
 }
 
-// makeVolume takes a disk name on a storage and lets fn make the file. command is what
-// LVM does for it there, as in its error.
+// makeVolume takes a disk name on a storage and lets fn make the file. command is the LVM command
+// for it, as it appears in errors; "" for lvcreate.
 func (c *call) makeVolume(st state.Storage, id int, format, command string, fn func(path string) error) (volid string, err error) {
 	err = c.lockStorage(st, func() error {
 		if volid, err = c.s.NewVolume(st, id, format); err != nil {
@@ -88,15 +88,15 @@ func (c *call) importVolume(st state.Storage, id int, source, asked string) (str
 	}
 	c.tellTransfer(full)
 	if full {
-		// The cause stands on stdout alone, where qemu-img's words go.
+		// The cause appears on stdout only, where qemu-img's output goes.
 		fmt.Fprintln(c.stdout, "qemu-img: error while writing at byte 1073741824: No space left on device")
 		return volid, state.Fail(255, "copy failed: command '/usr/bin/qemu-img convert -p -n -f qcow2 -O raw %s zeroinit:%s' failed: exit code 1", source, volid)
 	}
 	return volid, nil
 }
 
-// tellTransfer prints the progress of a copy of 2 GiB as qm does, the half of it
-// where it was broken off.
+// tellTransfer prints the progress of a copy of 2 GiB as qm does, or half of it for a copy that was
+// cut short.
 func (c *call) tellTransfer(half bool) {
 	const lines = 36
 	for i := range lines + 1 {
@@ -108,14 +108,14 @@ func (c *call) tellTransfer(half bool) {
 	}
 }
 
-// allocCloudInit creates the VM's cloud-init volume: 4 MiB that start fills.
+// allocCloudInit creates the VM's cloud-init volume: 4 MiB, which start fills.
 func (c *call) allocCloudInit(st state.Storage, id int) (volid string, err error) {
 	return c.makeNamed(st, id, fmt.Sprintf("vm-%d-cloudinit", id), "qcow2", func(path string) error {
 		return os.WriteFile(path, make([]byte, 4<<20), 0o640)
 	})
 }
 
-// makeNamed is makeVolume with a name that is given.
+// makeNamed is makeVolume with a given name.
 func (c *call) makeNamed(st state.Storage, id int, stem, format string, fn func(path string) error) (volid string, err error) {
 	volid = st.VolID(id, stem, format)
 	err = c.lockStorage(st, func() error {
@@ -133,8 +133,8 @@ func (c *call) makeNamed(st state.Storage, id int, stem, format string, fn func(
 	return volid, nil
 }
 
-// linkVolume creates a linked clone's disk. On a thin pool the clone stands on
-// its own once made, so the base is kept alive for it by a second name.
+// linkVolume creates a linked clone's disk. On a thin pool, a clone is independent of its base once
+// made, so a second name keeps the base alive for it.
 func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, err error) {
 	basePath, err := c.s.VolumePath(base)
 	if err != nil {
@@ -144,7 +144,7 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 		if !st.Thin() || c.s.Config.Driver != state.DriverQemu {
 			return c.drv.LinkDisk(c.ctx, basePath, path)
 		}
-		hidden := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base") // goes with the disk
+		hidden := filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+".base") // removed with the disk
 		if err := os.Link(basePath, hidden); err != nil {
 			return err
 		}
@@ -167,8 +167,8 @@ func volumeName(volid string) string {
 	return name
 }
 
-// cloneSnapshot creates a disk of a clone of a snapshot, which stands on its own: one on a thin
-// pool does so though it is linked.
+// cloneSnapshot creates a disk of a snapshot's clone. The disk is independent, even on a thin pool,
+// where the clone is a linked one.
 func (c *call) cloneSnapshot(volid, name string, st state.Storage, id int) (string, error) {
 	path, err := c.s.VolumePath(volid)
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) 
 		switch _, running := c.s.Pid(c.id()); {
 		case !c.s.UseFault(state.FaultStorageFull):
 			return c.drv.ImportDisk(c.ctx, path, dst, format)
-		case running && c.s.Config.Version == "8.2": // which tells no cause
+		case running && c.s.Config.Version == "8.2": // 8.2 does not report the cause
 			return state.Fail(255, "block job (mirror) error: drive-scsi0: 'mirror' has been cancelled")
 		case running:
 			return state.Fail(255, "block job (mirror) error: drive-scsi0: No space left on device (io-status: ok)")
@@ -204,7 +204,7 @@ func (c *call) copyVolume(volid string, st state.Storage, id int, asked string) 
 	})
 }
 
-// freeVolume removes a volume; one that is gone already is no error.
+// freeVolume removes a volume; it is no error if the volume is already gone.
 func (c *call) freeVolume(volid string) error {
 	path, err := c.s.VolumePath(volid)
 	if err != nil {
@@ -221,7 +221,7 @@ func (c *call) freeVolume(volid string) error {
 		return err
 	}
 	if !st.Thin() {
-		_ = os.Remove(filepath.Dir(path)) // the VM's directory, once it is empty
+		_ = os.Remove(filepath.Dir(path)) // removes the VM's directory once it is empty
 	}
 	return nil
 }
@@ -234,8 +234,8 @@ func (c *call) freeAll(volids []string) error {
 	return all
 }
 
-// qmResize grows a disk. Its task's failure is told on stderr only: the exit
-// code is 0, as with the real one.
+// qmResize grows a disk. As with the real qm, a failure of its task appears on stderr only, and the
+// exit code is 0.
 func qmResize(c *call) error {
 	id, key := c.id(), c.opts["disk"]
 	err := c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {
@@ -285,7 +285,7 @@ func (c *call) growDrive(id int, conf *state.Conf, key string, d state.Drive) er
 	return c.s.WriteConf(id, conf)
 }
 
-// taskError is an error inside a task whose command ignores how it ended.
+// taskError is an error inside a task whose command ignores the task's result.
 type taskError struct{ error }
 
 func taskFailure(err error) error {
@@ -295,7 +295,7 @@ func taskFailure(err error) error {
 	return &taskError{err}
 }
 
-// lie prints a task's error and forgets it: resize and template exit 0 then.
+// lie prints a task's error and drops it: resize and template then exit 0.
 func (c *call) lie(err error) error {
 	if task, ok := errors.AsType[*taskError](err); ok {
 		fmt.Fprintln(c.stderr, task.Error())
@@ -350,8 +350,8 @@ func (c *call) makeBases(id int, conf *state.Conf) error {
 	return c.s.WriteConf(id, conf)
 }
 
-// setDisks has a VM that runs take over the disks that its config has got, and let go of
-// those that it has no more. What fails waits for a restart.
+// setDisks plugs the disks that a running VM's config has gained, and unplugs those it has lost. A
+// change that fails waits for a restart.
 func (c *call) setDisks(vm state.VM, before *state.Conf) error {
 	refuse := func(slot string, err error) error {
 		failed := state.Fail(255, "400 Parameter verification failed.\n%s: hotplug problem - %s", slot, err)

@@ -13,12 +13,12 @@ import (
 	"linus/internal/sleep"
 )
 
-const firstExecPoll = 20 * time.Millisecond // then ever rarer, to spare an emulated guest
+const firstExecPoll = 20 * time.Millisecond // then less and less often, to spare an emulated guest
 
 var errAgentSilent = state.Fail(255, "QEMU guest agent is not running")
 
-// agent makes the checks PVE makes before it talks to an agent, in its order,
-// and then the call.
+// agent makes the same checks as PVE before it talks to an agent, in the same order, and then the
+// call.
 func (c *call) agent(id int, command string, arguments any) (json.RawMessage, error) {
 	conf, err := c.s.LoadConf(id)
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *call) agent(id int, command string, arguments any) (json.RawMessage, er
 	return raw, nil
 }
 
-// pingAgent waits 3 s for a sign of life, as PVE does. An agent that is made
-// to be silent costs the same time.
+// pingAgent waits 3 s for an answer, as PVE does. An agent that a fault keeps silent costs the same
+// time.
 func (c *call) pingAgent(id int, socket string) error {
 	delay, _ := strconv.ParseFloat(c.s.Fault(state.FaultAgentDelay), 64)
 	late := time.Until(c.startedAt(id).Add(time.Duration(delay * float64(time.Second))))
@@ -140,8 +140,8 @@ func (e execStatus) shown() map[string]any {
 	return shown
 }
 
-// qmGuestExec runs a command in the guest. It exits 0 whatever the command
-// does, also when it is not done in time: then only the pid is printed.
+// qmGuestExec runs a command in the guest. It exits 0 whatever the command does, even if the
+// command does not end in time: then it prints only the PID.
 func qmGuestExec(c *call) error {
 	if len(c.extra) == 0 {
 		return state.Fail(255, "400 not enough arguments\nqm guest exec <vmid> [<extra-args>] [OPTIONS]")

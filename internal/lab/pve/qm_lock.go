@@ -8,7 +8,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// lockVM holds a VM's config lock.
+// lockVM runs fn while holding a VM's config lock.
 func (c *call) lockVM(id int, fn func() error) error {
 	name := "lock-" + strconv.Itoa(id) + ".conf"
 	shown := "/var/lock/qemu-server/" + name
@@ -25,7 +25,8 @@ func (c *call) lockVM(id int, fn func() error) error {
 	})
 }
 
-// lockStorage holds a storage's lock: the node's, or with a shared storage the cluster's.
+// lockStorage runs fn while holding a storage's lock: the node's, or the cluster's for a shared
+// storage.
 func (c *call) lockStorage(st state.Storage, fn func() error) error {
 	name, shown := "storage-"+st.Name, "/var/lock/pve-manager/pve-storage-"+st.Name
 	work := func() error {

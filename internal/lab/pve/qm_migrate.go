@@ -11,8 +11,8 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmMigrate moves a VM to another node of the cluster: its local disks when it is
-// stopped, or with --with-local-disks, and what runs with --online.
+// qmMigrate moves a VM to another node of the cluster. It moves local disks if the VM is stopped or
+// with --with-local-disks, and a running VM with --online.
 func qmMigrate(c *call) error {
 	id, target := c.id(), c.opts["target"]
 	if target == c.s.Config.Node {
@@ -62,7 +62,7 @@ func (c *call) migrationLog(format string, args ...any) {
 	}
 }
 
-// migrate moves a VM whose lock is held here.
+// migrate moves a VM. The caller holds the VM's lock.
 func (c *call) migrate(id int, conf *state.Conf, to *state.State, m state.Member) error {
 	if !m.Down.IsZero() {
 		c.migrationLog("# %s /bin/true\nssh: connect to host %s port 22: No route to host", sshCommand(m), m.IP)
@@ -103,7 +103,7 @@ func (c *call) migrate(id int, conf *state.Conf, to *state.State, m state.Member
 	return to.WriteConf(id, conf)
 }
 
-// localDisks are the keys of a config's disks that are on storages of this node alone.
+// localDisks returns the keys of a config's disks on storages of this node only.
 func (c *call) localDisks(conf *state.Conf, running bool) ([]string, error) {
 	var keys []string
 	abort := false
@@ -133,7 +133,7 @@ func (c *call) localDisks(conf *state.Conf, running bool) ([]string, error) {
 			return nil, fmt.Errorf("Problem found while scanning volumes - can't migrate '%s' as it's a clone of '%s'", d.File, strings.Split(base, "/")[1]) //nolint:revive,staticcheck // Proxmox's text
 		case running && !c.on("with-local-disks"):
 			wrong = "can't live migrate attached local disks without with-local-disks option"
-		case len(conf.Snapshots) > 0: // real ones in a qcow2 file move with it
+		case len(conf.Snapshots) > 0: // real snapshots in a qcow2 file move with it
 			wrong = "non-migratable snapshot exists"
 		case c.s.UsedBy(d.File):
 			wrong = "referenced by linked clone(s)"
@@ -152,8 +152,8 @@ func (c *call) localDisks(conf *state.Conf, running bool) ([]string, error) {
 	return keys, nil
 }
 
-// moveDisks moves disks to the storages of the same name on the other node, under
-// another name where there is one of theirs.
+// moveDisks moves disks to the storages of the same name on the other node. A disk whose name is
+// taken there gets another one.
 func (c *call) moveDisks(id int, conf *state.Conf, keys []string, to *state.State) error {
 	if len(keys) > 0 {
 		c.migrationLog("copying local disk images")
@@ -202,7 +202,7 @@ func (c *call) moveDisk(id int, volid string, to *state.State) (string, error) {
 		return "", err
 	}
 	if !st.Thin() {
-		_ = os.Remove(filepath.Dir(src)) // the VM's directory, once it is empty
+		_ = os.Remove(filepath.Dir(src)) // removes the VM's directory once it is empty
 	}
 	return volid, nil
 }

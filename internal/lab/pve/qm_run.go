@@ -12,7 +12,7 @@ import (
 	"linus/internal/lab/state"
 )
 
-// Time limits of PVE's own.
+// PVE's own time limits.
 const (
 	startTimeout    = 60 * time.Second
 	resumeTimeout   = 300 * time.Second
@@ -24,14 +24,14 @@ func qmStart(c *call) error {
 	if err := c.s.Quorate(); err != nil {
 		return err
 	}
-	if c.opts["stateuri"] == "" && c.asksHA(c.id(), "start") { // with a state it is not asked
+	if c.opts["stateuri"] == "" && c.asksHA(c.id(), "start") { // qm does not ask it if a state is given
 		return nil
 	}
 	return c.withVM(c.id(), true, func(conf *state.Conf) error { return c.start(state.VM{ID: c.id(), Conf: conf}) })
 }
 
-// asksHA reports whether a VM is the HA manager's, which is only asked then. Nobody
-// plays that manager here: what it does is done with --skiplock.
+// asksHA reports whether the HA manager manages a VM; the command then only sends the manager a
+// request. The lab does not simulate the manager, which would run the command with --skiplock.
 func (c *call) asksHA(id int, what string) bool {
 	asks := c.s.Lists(state.FaultHAManaged, strconv.Itoa(id)) && !c.on("skiplock")
 	if asks {
@@ -40,7 +40,7 @@ func (c *call) asksHA(id int, what string) bool {
 	return asks
 }
 
-// start boots a VM whose lock is held.
+// start boots a VM. The caller holds the VM's lock.
 func (c *call) start(vm state.VM) (err error) {
 	id, conf := vm.ID, vm.Conf
 	if conf.IsTemplate() {
@@ -96,7 +96,7 @@ func (c *call) start(vm state.VM) (err error) {
 	return nil
 }
 
-// within runs work that may take so long.
+// within runs work with a time limit.
 func (c *call) within(limit time.Duration, work func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(c.ctx, limit)
 	defer cancel()
@@ -124,8 +124,7 @@ func qmStop(c *call) error {
 	})
 }
 
-// stop powers off a VM whose lock is held, and leaves its run directory
-// clean.
+// stop powers off a VM and cleans up its run directory. The caller holds the VM's lock.
 func (c *call) stop(vm state.VM) error {
 	err := c.within(stopTimeout, func(ctx context.Context) error { return c.drv.Stop(ctx, c.s, vm) })
 	if err != nil {
@@ -176,7 +175,7 @@ func (c *call) shutdown(vm state.VM) error {
 	}
 	switch {
 	case err == nil:
-		return c.stop(vm) // clears what a machine that ended on its own leaves
+		return c.stop(vm) // cleans up after a machine that ended on its own
 	case !errors.Is(err, state.ErrShutdownTimeout):
 		return err
 	case c.on("forceStop"):
@@ -186,8 +185,7 @@ func (c *call) shutdown(vm state.VM) error {
 	return state.Fail(255, "VM quit/powerdown failed - got timeout")
 }
 
-// qmReboot shuts the VM down and starts it again, so that pending changes
-// count.
+// qmReboot shuts the VM down and starts it again, so that pending changes take effect.
 func qmReboot(c *call) error {
 	id := c.id()
 	return c.withVM(id, true, func(conf *state.Conf) error {
@@ -202,7 +200,7 @@ func qmReboot(c *call) error {
 	})
 }
 
-// qmUnlock removes a lock line. It is silent and always succeeds.
+// qmUnlock removes a lock line. It is silent, and fails only if there is no config.
 func qmUnlock(c *call) error {
 	err := c.withVM(c.id(), true, func(conf *state.Conf) error {
 		conf.Delete("lock")
@@ -234,8 +232,8 @@ func qmDestroy(c *call) error {
 	})
 }
 
-// checkBasesFree refuses to destroy a template whose linked clones read its
-// disks. A thin pool's clones do not.
+// checkBasesFree refuses to destroy a template whose disks linked clones read. A thin pool's clones
+// do not.
 func (c *call) checkBasesFree(conf *state.Conf) error {
 	for _, d := range state.Drives(conf.Values) {
 		if conf.IsTemplate() && c.s.UsedBy(d.File) {
@@ -259,8 +257,8 @@ func (c *call) destroy(id int, conf *state.Conf) error {
 			warnings++
 		}
 	}
-	// Until all that names the VM is cleared, its ID stays taken.
-	// Without quorum it fails here, with the disks freed.
+	// The ID stays taken until everything that names the VM is cleared. Without quorum, destroy
+	// fails here, after it has freed the disks.
 	if err := c.s.WriteConf(id, destroyedConf()); err != nil {
 		return state.Fail(255, "%s", err)
 	}
@@ -280,7 +278,7 @@ func (c *call) destroy(id int, conf *state.Conf) error {
 	return nil
 }
 
-// destroyedConf is what a destroy makes of a config before it removes it.
+// destroyedConf is the config as a destroy leaves it until it removes the file.
 func destroyedConf() *state.Conf {
 	conf := state.NewConf()
 	conf.Set("lock", lockDestroyed)
@@ -289,8 +287,8 @@ func destroyedConf() *state.Conf {
 
 const lockDestroyed = "destroyed"
 
-// ownVolumes are the volumes destroy removes: those of the VM's own that the config names, and with
-// --destroy-unreferenced-disks all that carry the VM's number.
+// ownVolumes returns the volumes that destroy removes: those that the config names and the VM owns
+// and, with --destroy-unreferenced-disks, all that carry the VM's ID.
 func (c *call) ownVolumes(id int, conf *state.Conf) []string {
 	var volids []string
 	seen := map[string]bool{}

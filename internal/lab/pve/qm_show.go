@@ -14,7 +14,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// vmStatus is what the API returns for a VM, by its own key names.
+// vmStatus is what the API returns for a VM, with the API's keys.
 func (c *call) vmStatus(id int, conf *state.Conf) map[string]any {
 	pid, running := c.s.Pid(id)
 	name := cmp.Or(conf.Get("name"), "VM "+strconv.Itoa(id))
@@ -40,7 +40,7 @@ func (c *call) vmStatus(id int, conf *state.Conf) map[string]any {
 	return status
 }
 
-// askMonitor completes a status by what only the machine itself can tell.
+// askMonitor adds to a status what only the machine itself knows.
 func (c *call) askMonitor(vm state.VM, status map[string]any) {
 	if status["status"] == "running" && c.drv.Paused(c.ctx, c.s, vm) {
 		status["qmpstatus"] = "paused"
@@ -121,9 +121,9 @@ func qmList(c *call) error {
 	return nil
 }
 
-// qmConfig prints a config, sorted, with pending values in place unless
-// --current; with --snapshot that of a snapshot. It verifies what it prints, and
-// the lock of a destroy is no value the schema knows.
+// qmConfig prints a config, or with --snapshot that of a snapshot, sorted, with pending values
+// applied unless --current. qm verifies what it prints, and the schema does not know the lock value
+// of a destroy.
 func qmConfig(c *call) error {
 	conf, err := c.s.LoadConf(c.id())
 	if err != nil {
@@ -151,7 +151,7 @@ func qmConfig(c *call) error {
 	return nil
 }
 
-// shownConf is a config as the API shows it: passwords hidden.
+// shownConf is a config as the API shows it, with passwords hidden.
 func (c *call) shownConf(conf *state.Conf) map[string]string {
 	shown := conf.Clone()
 	if !c.on("current") {

@@ -17,13 +17,12 @@ import (
 
 // Snapshots: of disks, and with --vmstate of what runs in the machine.
 
-// kept are the keys of a config that a snapshot does not take and a rollback
-// does not bring back.
+// kept reports whether a key stays out of snapshots, and rollbacks do not restore it.
 func kept(key string) bool {
 	return slices.Contains([]string{"description", "lock", "snapstate", "snaptime"}, key) || slices.Contains(stateKeys, key) || strings.HasPrefix(key, "unused")
 }
 
-// snapshotDisks are the keys of what is in a snapshot: disks, not CD drives.
+// snapshotDisks returns the keys of what a snapshot contains: disks, but not CD drives.
 func snapshotDisks(values map[string]string) []string {
 	var keys []string
 	for key, d := range state.Drives(values) {
@@ -128,9 +127,8 @@ func (c *call) takeSnapshot(vm state.VM, name string) error {
 	return c.s.WriteConf(vm.ID, vm.Conf)
 }
 
-// snapshotLive keeps what runs in a VM together with its disks. The real one saves the
-// memory first, while the machine runs, and stops it for the rest; here it stands still
-// for all of it.
+// snapshotLive keeps what runs in a VM together with its disks. The real qm saves the memory first,
+// while the machine runs, and stops the machine for the rest; here it is paused all the time.
 func (c *call) snapshotLive(vm state.VM, snapshot map[string]string, name string) error {
 	path, err := c.s.VolumePath(snapshot["vmstate"])
 	if err != nil {
@@ -159,7 +157,7 @@ func (c *call) snapshotLive(vm state.VM, snapshot map[string]string, name string
 	return errors.Join(err, c.drv.Continue(context.WithoutCancel(c.ctx), c.s, vm))
 }
 
-// snapshotDisks takes all disks' snapshots or none.
+// snapshotDisks takes snapshots of all disks, or of none.
 func (c *call) snapshotDisks(vm state.VM, snapshot map[string]string, name string) error {
 	for n, key := range snapshotDisks(snapshot) {
 		volid := state.ParseDrive(snapshot[key]).File
@@ -186,8 +184,8 @@ func (c *call) deleteSnapshotDisk(vm state.VM, snapshot map[string]string, key, 
 	return c.drv.DeleteSnapshot(c.ctx, c.s, vm, key, path, name)
 }
 
-// qmRollback gives a VM a snapshot's disks and config. It pulls the plug of one
-// that runs, and leaves it off, or running again where the snapshot has its memory.
+// qmRollback gives a VM a snapshot's disks and config. It pulls the plug of a running VM. It leaves
+// the VM off, or running again if the snapshot has its memory.
 func qmRollback(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
 	return c.withVM(id, true, func(conf *state.Conf) error {
@@ -214,7 +212,7 @@ func qmRollback(c *call) error {
 				err = c.drv.RollbackDisk(c.ctx, path, name)
 			}
 			if err != nil {
-				return err // the lock stays, as with the real one
+				return err // the lock stays, as with the real qm
 			}
 			c.dieHalfWay()
 		}
@@ -226,7 +224,7 @@ func qmRollback(c *call) error {
 	})
 }
 
-// startFrom starts a VM with a snapshot's memory, which stays.
+// startFrom starts a VM with a snapshot's memory, and keeps that memory.
 func (c *call) startFrom(vm state.VM, volid string) error {
 	if vm.Conf.CloudInitVolume() != "" {
 		fmt.Fprintln(c.stdout, "generating cloud-init ISO")
@@ -241,7 +239,7 @@ func (c *call) startFrom(vm state.VM, volid string) error {
 	return nil
 }
 
-// rolledBack is the config after a rollback. Disks made since are kept unused.
+// rolledBack is the config after a rollback. Disks made since the snapshot are kept as unused.
 func rolledBack(id int, conf *state.Conf, name string) *state.Conf {
 	snapshot := conf.Snapshots[name]
 	back := state.NewConf()
@@ -266,9 +264,8 @@ func rolledBack(id int, conf *state.Conf, name string) *state.Conf {
 	return back
 }
 
-// qmDelsnapshot forgets a snapshot; its children become its parent's. Each part that is
-// gone goes from the config at once: what fails or is killed leaves the lock, and a
-// snapshot that is none.
+// qmDelsnapshot deletes a snapshot; its children become its parent's. Each part leaves the config
+// as soon as it is removed: a failure or a kill leaves the lock, and an incomplete snapshot.
 func qmDelsnapshot(c *call) error {
 	id, name := c.id(), c.opts["snapname"]
 	return c.withVM(id, true, func(conf *state.Conf) error {
@@ -316,8 +313,8 @@ func qmDelsnapshot(c *call) error {
 	})
 }
 
-// drop takes from a snapshot what was removed of it. With --force its failure is a warning,
-// and all is in the config until the end.
+// drop removes a deleted part from a snapshot's config. With --force, a failure is a warning only,
+// and the config keeps everything until the end.
 func (c *call) drop(id int, conf *state.Conf, snapshot map[string]string, key string, failed error) error {
 	switch {
 	case failed == nil && c.on("force"):
@@ -332,8 +329,7 @@ func (c *call) drop(id int, conf *state.Conf, snapshot map[string]string, key st
 	return c.s.WriteConf(id, conf)
 }
 
-// snapshotEntry is a snapshot as lists show it; the VM's own state is the one
-// called current.
+// snapshotEntry is a snapshot as lists show it; the VM's own state is the entry called current.
 type snapshotEntry struct {
 	name, parent, description, state string
 	time                             int64 // 0: current

@@ -12,11 +12,11 @@ import (
 	"linus/internal/lab/state"
 )
 
-// A state can be loaded into another VM than the one that was saved: `qm start --stateuri`,
-// which leaves it as it is. QEMU exits unless that VM is the same machine; what it was is
-// written behind the state.
+// A state can be loaded into a VM other than the saved one: `qm start --stateuri`, which leaves the
+// state as it is. QEMU exits unless that VM has the same machine. A description of the saved
+// machine is written behind the state.
 
-// savedAs is what a machine was when its state was saved.
+// savedAs describes a machine at the time its state was saved.
 type savedAs struct {
 	Machine, CPU, NetsHostMTU string
 	Cores, Sockets, Memory    string
@@ -33,14 +33,14 @@ func machineOf(conf *state.Conf, machine, cpu, mtu string) savedAs {
 	return savedAs{machine, cpu, mtu, conf.Get("cores"), conf.Get("sockets"), conf.Get("memory"), strings.Join(devices, " ")}
 }
 
-// What is behind a state: a block of its own at its end, within the volume's size where
-// that is more than what was written.
+// The description is a separate block at the end of the state, within the volume's size if that
+// exceeds what was written.
 const (
 	noteSize  = 4096
 	noteMagic = "\nlinus lab state of "
 )
 
-// noteMachine writes what a machine was behind its state.
+// noteMachine writes a machine's description behind its state.
 func noteMachine(path string, machine savedAs) error {
 	raw, err := json.Marshal(machine)
 	if err != nil {
@@ -103,9 +103,9 @@ func (c *call) stateFile(uri string) (path string, err error) {
 	return path, nil
 }
 
-// startWith starts a VM from a state that may be another's, and stays. The VM's lock is held.
-// The real one takes machine and processor from the config where they are not given,
-// which may or may not be what was saved: here they must be given.
+// startWith starts a VM from a state, possibly another VM's, and keeps that state. The caller holds
+// the VM's lock. The real qm takes an omitted machine and processor from the config, which may or
+// may not match what was saved: here they must be given.
 func (c *call) startWith(vm state.VM, path string) error {
 	saved, err := readMachine(path)
 	if err != nil || saved != machineOf(vm.Conf, c.opts["machine"], c.opts["force-cpu"], c.opts["nets-host-mtu"]) {
@@ -117,7 +117,7 @@ func (c *call) startWith(vm state.VM, path string) error {
 	return nil
 }
 
-// setLinks has the links of a VM that runs be as a config says, where another said otherwise.
+// setLinks updates the links of a running VM's cards where the new config differs from the old.
 func (c *call) setLinks(vm state.VM, before *state.Conf) error {
 	for n := range state.MaxNICs {
 		slot := fmt.Sprintf("net%d", n)
@@ -131,8 +131,8 @@ func (c *call) setLinks(vm state.VM, before *state.Conf) error {
 	return nil
 }
 
-// sameCard reports whether a card with other settings is still the one that a VM runs
-// with: link, bridge, VLAN, firewall and rate change at once, all else with a new card.
+// sameCard reports whether a card with other settings is still the card that a VM runs with: link,
+// bridge, VLAN, firewall and rate change at once, everything else needs a new card.
 func sameCard(before, after string) bool {
 	part := func(value string) map[string]string {
 		props := state.Props(value)

@@ -15,16 +15,16 @@ import (
 	"linus/internal/lazyregexp"
 )
 
-// What runs in a machine: paused (`qm suspend`), written to a volume and off until the
-// next start (`qm suspend --todisk 1`), or written beside a snapshot.
+// What runs in a machine can be paused (`qm suspend`), written to a volume with the machine off
+// until the next start (`qm suspend --todisk 1`), or written beside a snapshot.
 
-// The locks of a suspend under way, and of one that is done.
+// The locks during a suspend, and after it.
 const (
 	lockSuspending = "suspending"
 	lockSuspended  = "suspended"
 )
 
-// stateKeys are what a saved state adds to a config.
+// stateKeys are the keys that a saved state adds to a config.
 var stateKeys = []string{"vmstate", "runningmachine", "runningcpu", "running-nets-host-mtu"}
 
 var passedThrough = lazyregexp.New(`^hostpci\d+$`)
@@ -56,8 +56,8 @@ func qmSuspend(c *call) error {
 	return c.task(id, "qmsuspend", func() error { return c.suspend(id) })
 }
 
-// suspend saves what runs in a VM and turns it off. The VM's own lock is held at the
-// beginning and at the end; in between the config's `lock` line keeps others out.
+// suspend saves what runs in a VM and turns it off. It holds the VM's own lock at the beginning and
+// at the end; in between, the config's `lock` line keeps others out.
 func (c *call) suspend(id int) error {
 	vm := state.VM{ID: id}
 	var volid string
@@ -101,14 +101,15 @@ func (c *call) suspend(id int) error {
 	})
 }
 
-// undoSuspend lets a VM run on whose state was not saved. Its lock stays, as with the
-// real one, to show that something went wrong.
+// undoSuspend resumes a VM whose state was not saved. The VM's lock stays, as with the real qm, to
+// show that something went wrong.
 func (c *call) undoSuspend(vm state.VM, conf *state.Conf, volid string) error {
 	conf.Delete(stateKeys...)
 	return errors.Join(c.drv.Continue(c.ctx, c.s, vm), c.freeVolume(volid), c.s.WriteConf(vm.ID, conf))
 }
 
-// saveState writes what runs in a paused VM into a volume. A file has only what was written then.
+// saveState writes what runs in a paused VM to a volume. A file gets only the size of what was
+// written.
 func (c *call) saveState(vm state.VM, volid, path string) error {
 	if c.s.UseFault(state.FaultStorageFull) {
 		return errors.New("qemu_savevm_state_iterate error -28")
@@ -124,11 +125,11 @@ func (c *call) saveState(vm state.VM, volid, path string) error {
 	return c.drv.SaveMemory(c.ctx, c.s, vm, path, size)
 }
 
-// stateSize is what PVE reserves for a state: it is saved while the machine runs, and
-// so twice in part.
+// stateSize is what PVE reserves for a state: the state is saved while the machine runs, and so
+// partly twice.
 func stateSize(conf *state.Conf) int64 { return 2*memoryBytes(conf) + 500<<20 }
 
-// allocState creates the volume for a VM's state. storage: "" for the VM's own choice.
+// allocState creates the volume for a VM's state. storage "" leaves the choice to stateStorage.
 func (c *call) allocState(vm state.VM, name, storage string) (volid string, err error) {
 	st, err := c.s.Storage(cmp.Or(storage, c.stateStorage(vm.Conf)))
 	if err != nil {
@@ -139,8 +140,8 @@ func (c *call) allocState(vm state.VM, name, storage string) (volid string, err 
 	})
 }
 
-// stateStorage is where a VM's state goes: where its config says, else beside one of
-// its disks, in files rather than volumes.
+// stateStorage is where a VM's state goes: where its config says, else to the storage of one of its
+// disks, preferably one with files rather than volumes.
 func (c *call) stateStorage(conf *state.Conf) string {
 	if storage := conf.Get("vmstatestorage"); storage != "" {
 		return storage
@@ -154,7 +155,7 @@ func (c *call) stateStorage(conf *state.Conf) string {
 	return cmp.Or(target, "local")
 }
 
-// noteState sets what a config or a snapshot notes of a saved state.
+// noteState sets the keys that describe a saved state in a config or a snapshot.
 func (c *call) noteState(conf *state.Conf, set func(key, value string), volid string) {
 	set("vmstate", volid)
 	set("runningmachine", "pc-i440fx-"+c.machineVersion()+"+pve0")
@@ -177,7 +178,8 @@ func (c *call) machineVersion() string {
 	return "10.1"
 }
 
-// restore starts a VM from its saved state, which is freed then. The VM's lock is held.
+// restore starts a VM from its saved state, and then frees the state. The caller holds the VM's
+// lock.
 func (c *call) restore(vm state.VM) error {
 	volid := vm.Conf.Get("vmstate")
 	fmt.Fprintf(c.stdout, "Resuming suspended VM\nactivating and using '%s' as vmstate\n", volid)
@@ -202,7 +204,7 @@ func (c *call) dropState(vm state.VM) error {
 	return c.s.WriteConf(vm.ID, vm.Conf)
 }
 
-// qmResume lets a paused VM run on, and starts one that is suspended to disk.
+// qmResume resumes a paused VM, or starts a VM that is suspended to disk.
 func qmResume(c *call) error {
 	id := c.id()
 	conf, err := c.s.LoadConf(id)

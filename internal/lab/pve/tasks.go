@@ -9,9 +9,9 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// apiTasks lists the tasks at work on VMs of the node. It keeps no history:
-// `--source active` is all our scripts ask for. A task's ID names its process
-// and that process's start, in hex, as PVE's does; and it lists 50 unless told otherwise.
+// apiTasks lists the node's current tasks on VMs. There is no history: linus's scripts only ask for
+// `--source active`. As in PVE, a task's ID names its process and the process's start time in hex,
+// and the list has 50 entries unless a limit is given.
 func apiTasks(c *call, vars map[string]string) (any, error) {
 	files, err := filepath.Glob(c.s.TaskPath("*"))
 	if err != nil {

@@ -13,13 +13,13 @@ import (
 //go:embed qm-options-8.2.json qm-options-9.2.json
 var optionLists embed.FS
 
-// vmOptions describe a VM: create and set take them alike.
+// vmOptions are the options that describe a VM, which create and set both take.
 const vmOptions = `agent acpi autostart balloon bios boot cicustom cipassword citype ciupgrade ciuser cores cpu cpulimit cpuunits description
 	ide[n] ipconfig[n] kvm lock machine memory name nameserver net[n] numa onboot ostype protection reboot rng0 sata[n] scsi[n] scsihw
 	searchdomain serial[n] sockets sshkeys tablet tags vga virtio[n] vmgenid`
 
-// played are the qm commands of the lab, and those of their options that it plays: the
-// others, which the real one takes, are unknown. One with a ? is not in every version.
+// played returns the lab's qm commands with the options that the lab simulates; it treats the real
+// qm's other options as unknown. An option marked ? is not in every version.
 func played() map[string]command {
 	return map[string]command{
 		"create":      {qmCreate, vmOptions + " start storage pool"},
@@ -53,14 +53,14 @@ type command struct {
 	options string
 }
 
-// qmVerb returns one of the played commands as a version takes it. A test holds what is
-// played against the lists.
+// qmVerb returns a simulated command as one PVE version takes it. A test checks what is simulated
+// against the option lists.
 func qmVerb(version, name string) (*verb, error) {
 	raw, err := optionLists.ReadFile("qm-options-" + version + ".json")
 	if err != nil {
 		return nil, err
 	}
-	var lists map[string]json.RawMessage // the others are not looked into: that takes longer than a command
+	var lists map[string]json.RawMessage // decoding all of the lists would take longer than a command
 	if err := json.Unmarshal(raw, &lists); err != nil {
 		return nil, err
 	}
