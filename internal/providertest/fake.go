@@ -10,7 +10,7 @@ import (
 	"linus/internal/vm"
 )
 
-// Fake is a hypervisor and its guests in memory: a Provider and a Guest.
+// Fake is a hypervisor with its guests in memory. It is a Provider and a Guest.
 type Fake struct {
 	mu        sync.Mutex
 	behaviour Behaviour
@@ -24,38 +24,38 @@ type Fake struct {
 // Stats counts what a Fake was asked to do.
 type Stats struct {
 	Creates, Destroys, Lists, Looks, Pushes, Starts, Probes, Stops, Callbacks, Rooms, Pings int
-	MostVMs                                                                                 int // most at a time
+	MostVMs                                                                                 int // at the same time
 
 	Forgotten []string // names of VMs
 }
 
 type fakeVM struct {
 	vm.VM
-	foreign bool // without any marker
+	foreign bool // has no marker
 	doubted bool // its marker was removed
 	stopped bool
-	saved   bool   // it is a checkpoint, or a template
+	saved   bool   // it is a checkpoint or a template
 	madeOf  string // the ID in the marker of the VM that it was, or is a copy of
 	forked  bool   // it can be copied with its memory
 	boots   int    // after the first
 	lease   time.Duration
 
-	hostName string // that it was given
+	hostName string // set by Rename
 	mode     vm.Egress
 
-	suspended bool                // off, with what runs in it
+	suspended bool                // off, with what runs in it kept
 	jobs      map[string]*fakeJob // by job ID
-	snapshots map[string]int      // the boot each has in its memory; -1: it is of the disk alone
-	current   string              // the snapshot that the disk goes on from
+	snapshots map[string]int      // the boot in each snapshot's memory; -1: the snapshot is of the disk only
+	current   string              // the snapshot that the disk is based on
 	files     map[string]string   // content by path
 }
 
-// is reports whether this is vm.
+// is reports whether this VM is proven to be v.
 func (there *fakeVM) is(v vm.VM) bool {
 	return !there.foreign && !there.doubted && there.Name == v.OnHost() && there.Job == v.Job && there.Owner == v.Owner
 }
 
-// another reports whether this is proven to be another VM than vm.
+// another reports whether this VM is proven to be a different VM from v.
 func (there *fakeVM) another(v vm.VM) bool {
 	return there.Name != v.OnHost() && (there.foreign || there.doubted || there.Job != v.Job)
 }
@@ -74,7 +74,7 @@ func NewFake() *Fake {
 	return &Fake{vms: map[int]*fakeVM{}, volumes: map[string]*fakeVolume{}, nextID: 100, opened: map[string]bool{}}
 }
 
-// CountFrom sets the ID of the next VM, so that fakes which share a database have others.
+// CountFrom sets the ID of the next VM, so that fakes that share a database use different IDs.
 func (f *Fake) CountFrom(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -88,8 +88,7 @@ func (f *Fake) Stats() Stats {
 	return f.stats
 }
 
-// Doubt removes a VM's marker, as an operator does who rewrites its notes, or restores
-// it.
+// Doubt removes a VM's marker, as an operator who rewrites its notes does, or restores it.
 func (f *Fake) Doubt(id int, doubted bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -110,8 +109,7 @@ func (f *Fake) VMs() []vm.VM {
 	return list
 }
 
-// Leaks returns what should be gone when every job is done: VMs, and guests without
-// Forget.
+// Leaks returns what should be gone when every job is done: VMs, and guests without Forget.
 func (f *Fake) Leaks() []string {
 	var leaks []string
 	for _, vm := range f.VMs() {
@@ -126,7 +124,7 @@ func (f *Fake) Leaks() []string {
 	return leaks
 }
 
-// Plant adds a VM that is not ours.
+// Plant adds a foreign VM.
 func (f *Fake) Plant(name string) (id int) {
 	f.mu.Lock()
 	id = f.nextID
@@ -136,10 +134,10 @@ func (f *Fake) Plant(name string) (id int) {
 	return id
 }
 
-// PlantAt adds a VM that is not ours, with an unused ID.
+// PlantAt adds a foreign VM with an unused ID.
 func (f *Fake) PlantAt(id int, name string) { f.put(id, fakeVM{VM: vm.VM{Name: name}, foreign: true}) }
 
-// PlantCheckpoint adds a checkpoint under an ID.
+// PlantCheckpoint adds a checkpoint with this ID.
 func (f *Fake) PlantCheckpoint(id int) { f.put(id, fakeVM{saved: true}) }
 
 // Return restores a destroyed VM, as from a backup.
@@ -159,8 +157,8 @@ func (f *Fake) Has(id int) bool {
 	return f.vms[id] != nil
 }
 
-// Move silently gives a VM another address, as a DHCP server can. With reboot it also
-// restarts, and what ran in it has ended.
+// Move silently gives a VM another address, as a DHCP server can. With reboot it also restarts the
+// VM, which ends what ran in it.
 func (f *Fake) Move(id int, ip string, reboot bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

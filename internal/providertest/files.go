@@ -11,10 +11,9 @@ import (
 	"linus/internal/vm"
 )
 
-// A fake VM's files have a path and a content; directories are what their paths begin
-// with.
+// A fake VM's files have a path and a content; directories exist only as prefixes of paths.
 
-// filesOf returns a VM's files, with f.mu held, or the error of a VM that does not answer.
+// filesOf returns a VM's files, or the error of a VM that does not answer. The caller holds f.mu.
 func (f *Fake) filesOf(ctx context.Context, op string, v vm.VM) (map[string]string, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("%s VM %d: %w", op, v.ID, context.Cause(ctx))
@@ -114,7 +113,7 @@ func (f *Fake) EditFile(ctx context.Context, v vm.VM, e job.FileEdit) (job.FileE
 	return job.FileEdited{Replaced: strings.Count(content, e.Old), Line: 1, Size: int64(len(files[e.Path]))}, nil
 }
 
-// errTree: a fake has no archives.
+// errTree is returned because a fake VM has no archives.
 var errTree = errors.New("a fake VM has no tar")
 
 // ReadTree fails.

@@ -17,10 +17,10 @@ import (
 	"linus/internal/vm"
 )
 
-// fakeJob is what a job has in a VM.
+// fakeJob is a job's state in a VM.
 type fakeJob struct {
-	payload *job.Payload // pushed
-	run     *fakeRun     // started
+	payload *job.Payload // nil until Push
+	run     *fakeRun     // nil until Start
 }
 
 type fakeRun struct {
@@ -31,14 +31,14 @@ type fakeRun struct {
 	stopped time.Time // by Stop
 
 	input  []byte
-	closed bool   // its stdin
+	closed bool   // of its stdin
 	size   [2]int // of its terminal, by Resize
 
-	unattended, lost bool // by LoseRunner, and the result of Start after it
+	unattended, lost bool // set by LoseRunner, and by Start after it
 }
 
-// inside returns a job's state in its VM, with f.mu held, or the call's error from
-// Behaviour. The VM must be the one that was created, including its address.
+// inside returns a job's state in its VM, or the call's error from Behaviour. The VM must be the
+// one that was created, with the same address. The caller holds f.mu.
 func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) (*fakeJob, error) {
 	vm := *j.VM
 	if ctx.Err() != nil {
@@ -61,7 +61,7 @@ func (f *Fake) inside(ctx context.Context, op string, j job.Job, errs *[]error) 
 	return there.jobs[j.ID], nil
 }
 
-// withRun calls do with a task that was started, if it was, with f.mu held.
+// withRun holds f.mu and calls do with the job's task, if it was started.
 func (f *Fake) withRun(ctx context.Context, op string, j job.Job, errs *[]error, do func(*fakeRun)) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -75,7 +75,7 @@ func (f *Fake) withRun(ctx context.Context, op string, j job.Job, errs *[]error,
 // Warm does nothing: a fake VM is always warm.
 func (f *Fake) Warm(context.Context, job.Job) error { return nil }
 
-// Trust and Connect do nothing: a fake VM has no programs.
+// Trust does nothing: a fake VM has no programs.
 func (f *Fake) Trust(context.Context, job.Job, []byte) error { return nil }
 
 // Connect fails.
@@ -83,7 +83,7 @@ func (f *Fake) Connect(context.Context, job.Job, string) (net.Conn, error) {
 	return nil, errors.New("a fake VM reaches nothing")
 }
 
-// Push stores the payload, and what of it can be read now only.
+// Push stores the payload, and reads what can only be read now.
 func (f *Fake) Push(ctx context.Context, j job.Job, p job.Payload) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -171,14 +171,14 @@ func (r *fakeRun) state() job.RunState {
 	return s
 }
 
-// Proxy is open until ctx ends. Nothing in the VM speaks to it.
+// Proxy is open until ctx ends. Nothing in the VM uses it.
 func (f *Fake) Proxy(ctx context.Context, _ job.Job, _ int, _ func(context.Context) (net.Conn, error), opened func()) error {
 	opened()
 	<-ctx.Done()
 	return nil
 }
 
-// Callbacks returns the next way of Behaviour.
+// Callbacks returns the next of Behaviour.Ways.
 func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.CallbackWay, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,8 +194,8 @@ func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.Callb
 	return way, nil
 }
 
-// LoseRunner removes the runners of a VM's running tasks, as a reboot does. After Start
-// they report that the task is lost.
+// LoseRunner removes the runners of a VM's running tasks, as a reboot does. After Start they report
+// that the task is lost.
 func (f *Fake) LoseRunner(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +235,7 @@ func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset,
 	return out, err
 }
 
-// part is at most limit bytes of data, from offset on.
+// part returns at most limit bytes of data, from offset on.
 func part(data []byte, offset, limit int64) []byte {
 	from := min(offset, int64(len(data)))
 	return slices.Clone(data[from:min(from+limit, int64(len(data)))])
@@ -294,7 +294,7 @@ func (f *Fake) Resize(ctx context.Context, j job.Job, rows, columns int) error {
 	return f.withRun(ctx, "resize in", j, &f.behaviour.Inputs, func(run *fakeRun) { run.size = [2]int{rows, columns} })
 }
 
-// TerminalSize returns the rows and columns that a job's terminal was given; 0, 0: none.
+// TerminalSize returns the rows and columns set for a job's terminal; 0, 0: none were set.
 func (f *Fake) TerminalSize(j job.Job) (rows, columns int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -304,7 +304,7 @@ func (f *Fake) TerminalSize(j job.Job) (rows, columns int) {
 	return 0, 0
 }
 
-// Dial connects to a program in the VM that sends back what it gets, at any port but 1.
+// Dial connects to a program in the VM that echoes its input, at any port but 1.
 func (f *Fake) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -318,12 +318,12 @@ func (f *Fake) Dial(ctx context.Context, v vm.VM, port int) (job.Tunnel, error) 
 	return &echoed{r, w}, nil
 }
 
-// Login connects to an SSH server that sends back what it gets, and says nothing of the key.
+// Login connects to an SSH server that echoes its input, and ignores the key.
 func (f *Fake) Login(ctx context.Context, v vm.VM, _ string) (job.Tunnel, error) {
 	return f.Dial(ctx, v, 22)
 }
 
-// echoed is a connection to a program that sends back what it gets.
+// echoed is a connection to a program that echoes its input.
 type echoed struct {
 	io.Reader
 	*io.PipeWriter
@@ -369,7 +369,7 @@ func (f *Fake) ReadArtifact(ctx context.Context, j job.Job, source string, offse
 	return data, err
 }
 
-// Clean removes what a job has in a VM.
+// Clean removes a job's state from a VM.
 func (f *Fake) Clean(ctx context.Context, j job.Job) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 	"linus/internal/vm"
 )
 
-// NetworkRules returns one rule for each VM that is not on the LAN, which decides about
-// everything.
+// NetworkRules returns one rule, which decides about everything, for each VM that is not on the
+// LAN.
 func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -40,7 +40,7 @@ func (f *Fake) SetNetwork(ctx context.Context, v vm.VM, n vm.Network) error {
 	})
 }
 
-// InUse reports what the behaviour says.
+// InUse returns Behaviour.LoggedIn.
 func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,7 +48,7 @@ func (f *Fake) InUse(ctx context.Context, v vm.VM) (bool, error) {
 	return f.behaviour.LoggedIn, err
 }
 
-// DialSandbox connects to a program that takes what one request says, and answers no other.
+// DialSandbox connects to a program that accepts one request, and answers no other.
 func (f *Fake) DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,10 +69,10 @@ func (f *Fake) DialSandbox(ctx context.Context, v vm.VM) (net.Conn, error) {
 	return near, nil
 }
 
-// Leave has nothing to close.
+// Leave does nothing: there is nothing to close.
 func (f *Fake) Leave(vm.VM) {}
 
-// TryTargets connects to nothing: a name has no address, and nothing answers at one.
+// TryTargets makes no connections: names do not resolve, and no address answers.
 func (f *Fake) TryTargets(ctx context.Context, v vm.VM, targets []string, proxy int) ([]job.NetworkAttempt, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -10,11 +10,11 @@ import (
 	"linus/internal/job"
 )
 
-// FakeGeneration is FakeTemplate's, unless Behaviour.Room gives it another.
+// FakeGeneration is FakeTemplate's generation, unless Behaviour.Room gives it another.
 const FakeGeneration = "1"
 
-// Room returns Behaviour's, doubts VMs that are not who is meant, and renews the leases of
-// those that are.
+// Room returns Behaviour's room. It doubts VMs that are not the ones meant, and renews the leases
+// of those that are.
 func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -50,7 +50,7 @@ func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched
 	return room, nil
 }
 
-// Lease returns the lease that a VM was last given; 0: none.
+// Lease returns the lease last given to a VM, or 0.
 func (f *Fake) Lease(id int) time.Duration {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -60,7 +60,7 @@ func (f *Fake) Lease(id int) time.Duration {
 	return f.vms[id].lease
 }
 
-// Ping succeeds where a job's VM runs.
+// Ping succeeds if a job's VM runs.
 func (f *Fake) Ping(ctx context.Context, j job.Job) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -69,7 +69,7 @@ func (f *Fake) Ping(ctx context.Context, j job.Job) error {
 	return err
 }
 
-// Rename gives a VM's system a host name.
+// Rename sets the host name of a VM's system.
 func (f *Fake) Rename(ctx context.Context, j job.Job, name string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -80,7 +80,7 @@ func (f *Fake) Rename(ctx context.Context, j job.Job, name string) error {
 	return err
 }
 
-// HostName returns the host name that a VM was given; empty: none.
+// HostName returns the host name set for a VM, or "".
 func (f *Fake) HostName(id int) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()

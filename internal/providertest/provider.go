@@ -106,7 +106,7 @@ func (f *Fake) Create(ctx context.Context, spec job.VMSpec, progress func(job.Pr
 	return f.reached(f.vms[v.ID]), nil
 }
 
-// unknownTemplateOf returns the error of a template that there is not, or nil.
+// unknownTemplateOf returns an error if the spec's template does not exist.
 func unknownTemplateOf(op string, spec job.VMSpec) error {
 	if spec.Fork.VM != 0 || spec.OS != "" || spec.Template == FakeTemplate || spec.Template == "9000" {
 		return nil
@@ -114,7 +114,7 @@ func unknownTemplateOf(op string, spec job.VMSpec) error {
 	return fault(op, job.HostConfig, fmt.Sprintf("template '%s' does not exist on node 'pve'", spec.Template), "name one that does")
 }
 
-// reached returns a VM as its guest reports it. f.mu is held.
+// reached returns a VM as its guest reports it. The caller holds f.mu.
 func (f *Fake) reached(v *fakeVM) vm.VM {
 	if f.behaviour.Reach != nil {
 		return f.behaviour.Reach(v.VM)
@@ -122,7 +122,7 @@ func (f *Fake) reached(v *fakeVM) vm.VM {
 	return v.VM
 }
 
-// reserve allocates an ID for vm, as qm clone does.
+// reserve allocates an ID for v, as qm clone does.
 func (f *Fake) reserve(op string, v *vm.VM, n vm.Network) (int, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -142,7 +142,7 @@ func (f *Fake) reserve(op string, v *vm.VM, n vm.Network) (int, error) {
 	return made.ID, nil
 }
 
-// Destroy removes a VM after proof.
+// Destroy removes a VM that is proven.
 func (f *Fake) Destroy(ctx context.Context, v vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -154,7 +154,7 @@ func (f *Fake) Destroy(ctx context.Context, v vm.VM) error {
 	there := f.vms[v.ID]
 	switch {
 	case v.ID == 0:
-		return nil // an unfinished create; a Fake has none
+		return nil // an unfinished create, which a Fake never has
 	case v.ID < 100:
 		return fault(op, job.HostInvalid, fmt.Sprintf("VM_ID '%d' is not a VM ID", v.ID), "give one from 100")
 	case there == nil:
@@ -182,7 +182,7 @@ func (f *Fake) ForgetVM(_ context.Context, v vm.VM) error {
 	return nil
 }
 
-// List returns every VM that is not foreign.
+// List returns every proven VM that is neither a checkpoint nor a template.
 func (f *Fake) List(ctx context.Context) ([]vm.VM, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -222,10 +222,10 @@ func (f *Fake) Look(ctx context.Context, v vm.VM) (job.Seen, error) {
 	return seen, err
 }
 
-// status is Status, with f.mu held.
+// status is Status without errors. The caller holds f.mu.
 func (f *Fake) status(v vm.VM) vm.Status {
 	there := f.vms[v.ID]
-	if f.volumes[v.Job] != nil { // it holds one, and is no VM
+	if f.volumes[v.Job] != nil { // a volume's holder, not a VM
 		return vm.Unproven
 	}
 	switch {
@@ -249,8 +249,8 @@ func (f *Fake) Plan(_ context.Context, spec job.VMSpec) ([]string, error) {
 	return []string{"qm clone 9000 <id> --name " + spec.Name}, nil
 }
 
-// proven returns the VM of a provider's call, with f.mu held, or the call's error from
-// Behaviour, or an error if the VM is not proven ours.
+// proven returns the VM of a provider call, the call's error from Behaviour, or an error if the VM
+// is not proven. The caller holds f.mu.
 func (f *Fake) proven(ctx context.Context, op string, v vm.VM) (*fakeVM, error) {
 	op = fmt.Sprintf("%s VM %d (%s)", op, v.ID, v.Name)
 	if err := asked(ctx, op, &f.behaviour.Powers); err != nil {
@@ -263,7 +263,7 @@ func (f *Fake) proven(ctx context.Context, op string, v vm.VM) (*fakeVM, error) 
 	return there, nil
 }
 
-// with calls do with a VM that is proven, with f.mu held.
+// with holds f.mu and calls do with a proven VM.
 func (f *Fake) with(ctx context.Context, op string, v vm.VM, do func(there *fakeVM) error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -274,7 +274,7 @@ func (f *Fake) with(ctx context.Context, op string, v vm.VM, do func(there *fake
 	return do(there)
 }
 
-// awake is with for a VM that may not be suspended.
+// awake is like with, but refuses a suspended VM.
 func (f *Fake) awake(ctx context.Context, op string, v vm.VM, do func(there *fakeVM) error) error {
 	return f.with(ctx, op, v, func(there *fakeVM) error {
 		if there.suspended {
@@ -293,7 +293,7 @@ func (f *Fake) StartVM(ctx context.Context, v vm.VM, progress func(job.Progress)
 	return v, err
 }
 
-// boot starts a VM that does not run; f.mu is held.
+// boot starts a VM that does not run. The caller holds f.mu.
 func (f *Fake) boot(there *fakeVM, progress func(job.Progress)) vm.VM {
 	progress(job.Progress{Step: "start_vm", Text: "fake start", N: 1, Of: 1})
 	if there.stopped {
@@ -327,7 +327,7 @@ func (f *Fake) SaveCheckpoint(ctx context.Context, v vm.VM, progress func(job.Pr
 	return made, err
 }
 
-// Templates returns those that VMs were saved as.
+// Templates returns the templates made by SaveVM.
 func (f *Fake) Templates(context.Context) (all []vm.VM, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -339,7 +339,7 @@ func (f *Fake) Templates(context.Context) (all []vm.VM, err error) {
 	return all, nil
 }
 
-// SaveVM makes a template of a VM, which is none of those that List returns.
+// SaveVM makes a template of a VM; List does not return templates.
 func (f *Fake) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress func(job.Progress)) (saved job.SavedTemplate, err error) {
 	template := job.SavedTemplate{
 		Name: spec.Name, VMID: v.ID, Node: "pve", InPlace: spec.InPlace, Left: []string{"/root/work"},
@@ -371,7 +371,7 @@ func (f *Fake) SaveVM(ctx context.Context, v vm.VM, spec job.SaveSpec, progress 
 	return saved, err
 }
 
-// fits reports whether the checkpoint that a spec names, if it does, can be used.
+// fits reports whether the spec's checkpoint is usable, or the spec names none.
 func (f *Fake) fits(spec job.VMSpec) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -397,7 +397,7 @@ func (f *Fake) ForkVM(ctx context.Context, v vm.VM, progress func(job.Progress))
 	return point, err
 }
 
-// EndFork ends that a VM can be copied with its memory.
+// EndFork makes the VM no longer copyable with its memory.
 func (f *Fake) EndFork(ctx context.Context, v vm.VM) error {
 	return f.with(ctx, "end the fork of", v, func(there *fakeVM) error {
 		there.forked = false
@@ -417,7 +417,7 @@ func (f *Fake) ForkPoints() (ids []int) {
 	return ids
 }
 
-// forkable reports whether the VM that a spec is to copy, if it does, can be copied.
+// forkable reports whether the VM that a spec copies can be copied, or the spec copies none.
 func (f *Fake) forkable(of job.ForkOf) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -425,7 +425,7 @@ func (f *Fake) forkable(of job.ForkOf) bool {
 	return of.VM == 0 || there != nil && there.Job == of.Job && (there.forked || !of.Live)
 }
 
-// SuspendVM suspends a VM, with what runs in it.
+// SuspendVM suspends a VM and keeps what runs in it.
 func (f *Fake) SuspendVM(ctx context.Context, v vm.VM) error {
 	return f.with(ctx, "suspend", v, func(there *fakeVM) error {
 		if there.stopped {
@@ -448,7 +448,7 @@ func (f *Fake) ResumeVM(ctx context.Context, v vm.VM, progress func(job.Progress
 	return v, err
 }
 
-// SnapshotVM records a name, and whether the VM's memory is part of it.
+// SnapshotVM records a name, and whether the snapshot includes the VM's memory.
 func (f *Fake) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool) error {
 	return f.awake(ctx, "snapshot", v, func(there *fakeVM) error {
 		if _, taken := there.snapshots[name]; taken {
@@ -469,7 +469,7 @@ func (f *Fake) SnapshotVM(ctx context.Context, v vm.VM, name string, memory bool
 	})
 }
 
-// Snapshots returns what SnapshotVM has recorded, by name, of which none has a size.
+// Snapshots returns the snapshots that SnapshotVM has recorded, by name and without sizes.
 func (f *Fake) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err error) {
 	err = f.with(ctx, "list snapshots", v, func(there *fakeVM) error {
 		all = []job.Snapshot{}
@@ -484,7 +484,7 @@ func (f *Fake) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err 
 // snapshotTime is when the fake takes its snapshots.
 var snapshotTime = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
 
-// DeleteSnapshot forgets a name.
+// DeleteSnapshot removes a name.
 func (f *Fake) DeleteSnapshot(ctx context.Context, v vm.VM, name string) error {
 	return f.awake(ctx, "delete snapshot", v, func(there *fakeVM) error {
 		if _, taken := there.snapshots[name]; !taken {
@@ -502,7 +502,7 @@ func noSnapshot(op, name string) error {
 	return fault(op, job.HostVM, fmt.Sprintf("snapshot '%s' does not exist", name), "take one first")
 }
 
-// RevertVM restarts a VM, or returns it to the boot that the snapshot has.
+// RevertVM restarts a VM, or returns it to the boot in the snapshot's memory.
 func (f *Fake) RevertVM(ctx context.Context, v vm.VM, name string, progress func(job.Progress)) (vm.VM, error) {
 	err := f.awake(ctx, "revert", v, func(there *fakeVM) error {
 		boots, taken := there.snapshots[name]

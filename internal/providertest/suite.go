@@ -1,5 +1,5 @@
-// Package providertest is a test suite of what every job.Provider must do, and a
-// Provider and Guest in memory that pass it. For tests only.
+// Package providertest is a test suite of what every job.Provider must do, and an in-memory
+// Provider and Guest that pass it. It is for tests only.
 package providertest
 
 import (
@@ -22,16 +22,15 @@ import (
 type Config struct {
 	// New returns the provider under test, on the same host every time.
 	New func(t *testing.T) job.Provider
-	// Spec returns a VM that can be created, with a unique name and job. See
-	// NewSpec.
+	// Spec returns a VM that can be created, with a unique name and job. See NewSpec.
 	Spec func() job.VMSpec
-	// Foreign adds a VM that is not ours. It returns its ID and name, and a check that
-	// it is unchanged. Nil: not supported.
+	// Foreign adds a foreign VM. It returns the VM's ID and name, and a check that the VM is
+	// unchanged. Nil: not supported.
 	Foreign func(t *testing.T) (id int, name string, untouched func(t *testing.T))
-	// NoStorage returns a provider set up with a storage the host does not
-	// have. Nil: the provider has no such setting.
+	// NoStorage returns a provider set up with a storage that the host does not have. Nil: the
+	// provider has no such setting.
 	NoStorage func(t *testing.T) job.Provider
-	// Slow skips what only repeats a boot, if that takes minutes.
+	// Slow skips tests that only repeat a boot, if a boot takes minutes.
 	Slow bool
 	// Memoryless says that a revert to a snapshot with memory boots the VM.
 	Memoryless bool
@@ -98,8 +97,8 @@ func check(t *testing.T, c Config) {
 	}
 }
 
-// life is one VM from creation to destruction, with everything in between that must not
-// destroy it.
+// life takes one VM from creation to destruction, with everything in between that must not destroy
+// it.
 func life(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	var steps []job.Progress
@@ -173,7 +172,7 @@ func life(t *testing.T, c Config) {
 	})
 }
 
-// falseClaims are VMs that resemble vm without being it.
+// falseClaims returns VMs that resemble v without being it.
 func falseClaims(v vm.VM) map[string]vm.VM {
 	anotherJob, anotherOwner, anotherName := v, v, v
 	anotherJob.Job, anotherOwner.Owner, anotherName.Name = uuid.NewString(), uuid.NewString(), "another-name"
@@ -241,8 +240,8 @@ func foreign(t *testing.T, c Config) {
 	}
 }
 
-// cancelled cancels a create at the step at. One that has come to its end by the time the host
-// hears of that has made a VM like any other: it is tried again.
+// cancelled cancels a create at the step at. A create that ends before the host learns of that has
+// made a normal VM: the test tries again.
 func cancelled(t *testing.T, c Config, at func(job.Progress) bool) {
 	for range 10 {
 		if cancelledInTime(t, c, at) {

@@ -14,7 +14,7 @@ type powered struct {
 	t     *testing.T
 	p     job.Provider
 	v     vm.VM
-	steps []string // told by the last call that boots it
+	steps []string // reported by the last call that boots it
 }
 
 func newPowered(t *testing.T, c Config) *powered {
@@ -30,8 +30,8 @@ func newPowered(t *testing.T, c Config) *powered {
 
 func (m *powered) tell(s job.Progress) { m.steps = append(m.steps, s.Step) }
 
-// up is asked before a call after which the VM runs, checks what the call returns, and
-// returns the VM's boot.
+// up is called before a call after which the VM runs. The function it returns checks that call's
+// result and returns the ID of the VM's boot.
 func (m *powered) up(what string) func(vm.VM, error) (boot string) {
 	m.steps = nil
 	return func(got vm.VM, err error) string {
@@ -53,7 +53,7 @@ func (m *powered) up(what string) func(vm.VM, error) (boot string) {
 	}
 }
 
-// reaches changes what the VM reaches, and checks that the host says so.
+// reaches changes what the VM can reach, and checks that the host reports it.
 func (m *powered) reaches(mode vm.Egress) {
 	m.t.Helper()
 	m.done(m.p.SetNetwork(m.t.Context(), m.v, vm.Network{Egress: mode}))
@@ -79,7 +79,7 @@ func (m *powered) refused(errs ...error) {
 	}
 }
 
-// off checks what is told of a VM that does not run.
+// off checks what is reported about a VM that does not run.
 func (m *powered) off(status vm.Status) {
 	m.t.Helper()
 	wantStatus(m.t, m.p, m.v, status)
@@ -91,8 +91,8 @@ func (m *powered) off(status vm.Status) {
 	}
 }
 
-// snapshots checks which there are, and which of them the VM goes on from; the latter not
-// after a removal, when hosts differ.
+// snapshots checks which snapshots exist, and which of them the VM is based on. It does not check
+// the latter after a removal, where hosts differ.
 func (m *powered) snapshots(want ...string) {
 	m.t.Helper()
 	all, err := m.p.Snapshots(m.t.Context(), m.v)
@@ -212,7 +212,7 @@ func suspend(t *testing.T, c Config) {
 	m.refused(p.SuspendVM(ctx, m.v))
 }
 
-// fork makes copies of a VM that runs, with its memory and without.
+// fork makes copies of a running VM, with its memory and without.
 func fork(t *testing.T, c Config) {
 	m, ctx := newPowered(t, c), t.Context()
 	boot := bootOf(t, m.p, m.v)

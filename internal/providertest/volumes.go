@@ -10,14 +10,14 @@ import (
 	"linus/internal/vm"
 )
 
-// fakeVolume is a volume, and what VMs have it.
+// fakeVolume is a volume with the VMs that have it.
 type fakeVolume struct {
 	vm.Volume
 	has     map[string]vm.VolumeUse // by the ID in the VM's marker
-	mounted map[string]bool         // likewise: until the VM is off
+	mounted map[string]bool         // likewise; until the VM is off
 }
 
-// Volumes returns the volumes that exist, each with the VMs that have it.
+// Volumes returns the existing volumes, each with the VMs that have it.
 func (f *Fake) Volumes() []vm.Volume {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -33,14 +33,14 @@ func (f *Fake) Volumes() []vm.Volume {
 	return list
 }
 
-// LoseVolumes has the volumes go, as by hand on the host.
+// LoseVolumes removes the volumes, as by hand on the host.
 func (f *Fake) LoseVolumes() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	clear(f.volumes)
 }
 
-// MoveVolumes has their holders migrated to a node, as by hand.
+// MoveVolumes migrates the volumes' holders to a node, as by hand.
 func (f *Fake) MoveVolumes(node string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -114,21 +114,21 @@ func (f *Fake) AttachVolume(ctx context.Context, v vm.Volume, to vm.VM, use vm.V
 	return nil
 }
 
-// Mounted reports whether the VM with an ID in its marker has a volume mounted.
+// Mounted reports whether the VM with this ID in its marker has the volume mounted.
 func (f *Fake) Mounted(volume, in string) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.volumes[volume] != nil && f.volumes[volume].mounted[in]
 }
 
-// unmount is what the end of a VM's boot does; f.mu is held.
+// unmount does what the end of a VM's boot does. The caller holds f.mu.
 func (f *Fake) unmount(marker string) {
 	for _, v := range f.volumes {
 		delete(v.mounted, marker)
 	}
 }
 
-// DetachVolume takes a volume off a VM.
+// DetachVolume removes a volume from a VM.
 func (f *Fake) DetachVolume(ctx context.Context, v vm.Volume, from vm.VM) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
