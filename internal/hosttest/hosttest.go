@@ -1,6 +1,6 @@
-// Package hosttest owns the proof on the user's own host: the steps of a test, what they have made,
-// and what is kept of the result. It calls the verbs that users call, and must not know how
-// those are done.
+// Package hosttest owns the proof that the user's own host works: the steps of a test, what they
+// have created, and what is kept of the result. It calls the verbs that users call, and must not
+// know how they are implemented.
 package hosttest
 
 import (
@@ -23,14 +23,14 @@ import (
 
 // Store stores tests.
 type Store interface {
-	// HostTests returns all, oldest first.
+	// HostTests returns all tests, oldest first.
 	HostTests(ctx context.Context) ([]job.HostTest, error)
-	// PutHostTest adds one, or writes it anew.
+	// PutHostTest adds a test, or overwrites it.
 	PutHostTest(ctx context.Context, t job.HostTest) error
 	DeleteHostTest(ctx context.Context, id string) error
 }
 
-// Host is what tests see of the host beside the engine: whether something is there.
+// Host is what tests see of the host besides the engine: whether something exists.
 type Host interface {
 	List(ctx context.Context) ([]vm.VM, error)
 	ListVolumes(ctx context.Context) ([]vm.VM, error)
@@ -50,34 +50,35 @@ type Engine interface {
 
 	// Spawn runs work that outlives its caller, and ends with the engine.
 	Spawn(work func(running context.Context)) error
-	// Leads reports whether this engine, of those that share the store, does what one does for all.
+	// Leads reports whether this engine, among those that share the store, does the work that only
+	// one of them does for all.
 	Leads(ctx context.Context) bool
 }
 
-// Options of Tests.
+// Options are the options of Tests.
 type Options struct {
 	Store    Store
 	Host     Host
 	Engine   Engine
-	Row      func(ctx context.Context, id string) (vm.VM, error) // of a VM that no job makes, by the ID in its marker
-	Engines  lock.Engines                                        // that share the store; nil: none do
+	Row      func(ctx context.Context, id string) (vm.VM, error) // returns a VM that no job makes, by the ID in its marker
+	Engines  lock.Engines                                        // the engines that share the store; nil: this one is alone
 	Log      *slog.Logger
-	Template string        // that is in use
-	Lease    time.Duration // of VMs, beyond their time; 0: they have none
-	Port     int           // of VMs' SSH; 22
+	Template string        // the template in use
+	Lease    time.Duration // of VMs, beyond their time; 0: they have no lease
+	Port     int           // of VMs' SSH servers; 0: 22
 
-	Pause time.Duration // between two looks; 1 s
-	Again time.Duration // between two looks for tests that an engine has left; 30 s
+	Pause time.Duration // between two checks; default 1 s
+	Again time.Duration // between two searches for tests that an engine has left; default 30 s
 }
 
-// Tests are the tests of the host.
+// Tests runs and keeps the tests of the host.
 type Tests struct {
 	o Options
 
 	mu      sync.Mutex
 	looked  bool            // for what other engines have left
-	running map[string]*run // here, by ID
-	checked time.Time       // when it was last seen whether what is kept still holds
+	running map[string]*run // on this engine, by ID
+	checked time.Time       // when the stored results were last checked against the host
 }
 
 // New returns Tests.
@@ -91,19 +92,19 @@ func New(o Options) *Tests {
 	return &Tests{o: o, running: map[string]*run{}}
 }
 
-// Busy reports whether a test runs here, or may have been left by an engine.
+// Busy reports whether a test runs here, or an engine may have left one.
 func (t *Tests) Busy() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return len(t.running) > 0 || !t.looked
 }
 
-// HostTests returns those that run, and the last of each node, storage and kind.
+// HostTests returns the running tests, and the last test of each node, storage and kind.
 func (t *Tests) HostTests(ctx context.Context) ([]job.HostTest, error) {
 	return t.o.Store.HostTests(ctx)
 }
 
-// TestHost begins a test of a node.
+// TestHost starts a test of a node.
 func (t *Tests) TestHost(ctx context.Context, spec job.HostTestSpec) (job.HostTest, error) {
 	nodes, err := t.o.Engine.Nodes(ctx)
 	if err != nil {
@@ -149,7 +150,7 @@ func (t *Tests) TestHost(ctx context.Context, spec job.HostTestSpec) (job.HostTe
 	return test, err
 }
 
-// hold has a test run here, and keeps others from testing its node.
+// hold registers a test as running here, and keeps others from testing its node.
 func (t *Tests) hold(ctx context.Context, r *run) (release func(), err error) {
 	node, id := r.test.Node, r.test.ID
 	busy := &job.FieldError{Field: "node", Problem: fmt.Sprintf("%s is being tested", node), Remedy: "wait until that test has ended, or cancel it", Fault: job.FaultState}
@@ -204,7 +205,7 @@ func (t *Tests) CancelHostTest(ctx context.Context, id string) (job.HostTest, er
 	return test, nil
 }
 
-// Tend removes what engines have left that ended in the middle of a test, until ctx ends.
+// Tend removes, until ctx ends, what engines that ended during a test have left.
 func (t *Tests) Tend(ctx context.Context) {
 	for {
 		if t.o.Engine.Leads(ctx) {
@@ -233,7 +234,7 @@ func (t *Tests) takeUp(ctx context.Context) error {
 		if held != nil {
 			continue
 		}
-		now, failed := t.find(ctx, test.ID) // it may have ended before it was held
+		now, failed := t.find(ctx, test.ID) // the test may have ended before it was held
 		if failed == nil && now.Status == job.HostTestRunning {
 			r.test = now
 			r.over(job.StepFailed, "the engine ended in the middle of it")
@@ -245,8 +246,8 @@ func (t *Tests) takeUp(ctx context.Context) error {
 	return err
 }
 
-// Checked notes which of the tests hold no more, and returns what a check of the host says of
-// them.
+// Checked records which of the tests no longer hold, and returns what a check of the host reports
+// about them.
 func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []job.Check) {
 	all, err := t.o.Store.HostTests(ctx)
 	if err != nil {
@@ -268,7 +269,8 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 					t.o.Log.WarnContext(ctx, "note that a test of the host holds no more failed", "err", err)
 				}
 			}
-			// The least says nothing beside the whole, nor does one that was cancelled beside one that was not.
+			// A quick test adds nothing to a full one, nor does a cancelled test to one that was
+			// not.
 			if last.ID == "" || (last.Quick || !test.Quick) && test.Status != job.HostTestCancelled {
 				last, c = test, test.Check()
 			}
@@ -285,17 +287,18 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 func (t *Tests) Unproven(ctx context.Context, node string, steps ...string) []string {
 	all, err := t.o.Store.HostTests(ctx)
 	if err != nil {
-		return nil // it says nothing of the host
+		return nil // the error says nothing about the host
 	}
 	return slices.DeleteFunc(steps, func(step string) bool {
 		return slices.ContainsFunc(all, func(test job.HostTest) bool { return test.Node == node && test.Proves(step) })
 	})
 }
 
-// checkedFor is for how long it is believed that what a test was true of is so still.
+// checkedFor is how long a check that the tests' results still hold stays valid.
 const checkedFor = time.Hour
 
-// Restores reports whether VMs of a template go on from checkpoints on a node, as a test has shown.
+// Restores reports whether a test has shown that VMs of a template can start from checkpoints on a
+// node.
 func (t *Tests) Restores(ctx context.Context, node, template string) bool {
 	proven := func() bool {
 		all, err := t.o.Store.HostTests(ctx)

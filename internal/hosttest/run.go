@@ -13,23 +13,23 @@ import (
 	"linus/internal/vm"
 )
 
-// client is who asks for what a test makes.
+// client is the client on whose behalf a test creates things.
 const client = "host-test"
 
 // Bounds of a test.
 const (
-	ttl       = 3600             // of its VMs, seconds: whatever becomes of the engine
+	ttl       = 3600             // of its VMs, in seconds; holds whatever happens to the engine
 	stepTime  = 20 * time.Minute // a boot without KVM takes minutes
 	cleanTime = 15 * time.Minute
 )
 
-// size is that of a test's VMs, odd enough that no checkpoint and no pool is of it.
+// size is the size of a test's VMs, odd enough that no other checkpoint and no pool has it.
 var size = vm.Resources{CPU: 1, Memory: "1025M"}
 
 // run is a test that runs here.
 type run struct {
 	t    *Tests
-	test job.HostTest // its own; others read the store
+	test job.HostTest // the run's own copy; others read the store
 	node job.NodeInfo
 
 	// Tests.mu guards these.
@@ -37,19 +37,19 @@ type run struct {
 	cancelled bool
 
 	nft   job.Check  // of the host
-	main  job.VMInfo // the VM that boots, and goes through most
-	seen  job.Seen   // as Proxmox sees it
+	main  job.VMInfo // the VM that boots, and that most steps use
+	seen  job.Seen   // the main VM, as Proxmox sees it
 	wrote job.Result // of the job with a long output
-	other job.VMInfo // another one; zero: not made
-	who   identity   // main's
+	other job.VMInfo // another VM; zero: not made
+	who   identity   // of the main VM
 }
 
-// cannot is why a step cannot be done on this host.
+// cannot is the reason why a step cannot be done on this host.
 type cannot struct{ text, remedy string }
 
 func (c *cannot) Error() string { return c.text }
 
-// work goes through the steps. running ends with the engine, asked also when the test is
+// work goes through the steps. running ends with the engine; asked also ends when the test is
 // cancelled.
 func (r *run) work(running, asked context.Context) {
 	log := r.t.o.Log.With("host_test", r.test.ID, "node", r.test.Node)
@@ -64,7 +64,7 @@ func (r *run) work(running, asked context.Context) {
 		r.step(asked, s)
 	}
 	if running.Err() != nil {
-		return // the next engine removes what there is
+		return // the next engine removes what was made
 	}
 	status := job.HostTestPassed
 	if asked.Err() != nil {
@@ -77,7 +77,7 @@ func (r *run) work(running, asked context.Context) {
 	log.Info("test of the host has ended", "status", r.test.Status)
 }
 
-// step does a step, and keeps how it ended.
+// step does a step and records how it ended.
 func (r *run) step(ctx context.Context, s step) {
 	for _, name := range s.needs {
 		if before := r.test.Step(name); before == nil || before.Result != job.StepPassed {
@@ -93,7 +93,7 @@ func (r *run) step(ctx context.Context, s step) {
 	defer end()
 	text, err := s.run(r, timed)
 	if ctx.Err() != nil {
-		return // over says why
+		return // over records why
 	}
 	if err != nil && timed.Err() != nil {
 		err = fmt.Errorf("%w: %w", context.Cause(timed), err)
@@ -105,12 +105,12 @@ func (r *run) step(ctx context.Context, s step) {
 	}
 	at.Text = job.Bounded(at.Text) // a guest may have written it
 	if s.quick && at.Result == job.StepSkipped {
-		at.Result = job.StepFailed // a host that cannot do the least has not passed
+		at.Result = job.StepFailed // a host that cannot do the minimum has not passed
 	}
 	r.save(ctx)
 }
 
-// outcome says of an error whether it is a failure, or what the host is not made for.
+// outcome classifies an error as a failure, or as something that the host is not set up for.
 func outcome(err error) (job.StepResult, string, string) {
 	var not *cannot
 	var host *job.HostError
@@ -125,7 +125,7 @@ func outcome(err error) (job.StepResult, string, string) {
 	return job.StepFailed, err.Error(), ""
 }
 
-// save keeps the test as it is; a reader waits for no more than its next step.
+// save stores the test in its current state, so that readers see each step when it starts and ends.
 func (r *run) save(ctx context.Context) {
 	if err := r.t.o.Store.PutHostTest(context.WithoutCancel(ctx), r.test); err != nil {
 		r.t.o.Log.WarnContext(ctx, "keep a step of a test of the host failed", "err", err)
@@ -141,13 +141,13 @@ func (r *run) over(as job.StepResult, why string) {
 	at.Result, at.Text = as, why
 }
 
-// finish removes what the test has made, proves that, and keeps the result.
+// finish removes what the test has made, proves that, and stores the result.
 func (r *run) finish(ctx context.Context, status job.HostTestStatus) error {
 	r.step(ctx, step{name: stepClean, run: (*run).clean})
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	r.test.Status = status // until all is removed it runs
+	r.test.Status = status // until everything is removed, the test counts as running
 	if slices.ContainsFunc(r.test.Steps, func(s job.HostTestStep) bool { return s.Result == job.StepFailed }) {
 		r.test.Status = job.HostTestFailed
 	}
@@ -157,7 +157,7 @@ func (r *run) finish(ctx context.Context, status job.HostTestStatus) error {
 	}
 	all, err := r.t.o.Store.HostTests(ctx)
 	for _, old := range all {
-		replaced := r.test.Status != job.HostTestCancelled || old.Status == job.HostTestCancelled // what was cancelled says nothing new
+		replaced := r.test.Status != job.HostTestCancelled || old.Status == job.HostTestCancelled // a cancelled test says nothing new
 		if replaced && old.ID != r.test.ID && old.Status != job.HostTestRunning && old.Node == r.test.Node && old.Storage == r.test.Storage && old.Quick == r.test.Quick {
 			err = errors.Join(err, r.t.o.Store.DeleteHostTest(ctx, old.ID))
 		}
@@ -169,12 +169,12 @@ func (r *run) name(of string) string { return client + "-" + r.test.ID[24:] + "-
 
 func (r *run) labels() map[string]string { return map[string]string{job.HostTestLabel: r.test.ID} }
 
-// pause waits for the next look.
+// pause waits until the next check.
 func (r *run) pause(ctx context.Context) error {
 	return sleep.For(ctx, r.t.o.Pause)
 }
 
-// await returns a job when it has ended, or a VM is made.
+// await returns a job when it has ended, which for a VM's job is when the VM is made.
 func (r *run) await(ctx context.Context, id string) (job.Job, error) {
 	_, j, err := r.t.o.Engine.Watch(ctx, id, job.OnlyEnd)
 	if err == nil && !j.Status.Terminal() {
@@ -183,7 +183,7 @@ func (r *run) await(ctx context.Context, id string) (job.Job, error) {
 	return j, err
 }
 
-// create makes a VM; an error if it could not be made.
+// create makes a VM, or returns an error if it could not be made.
 func (r *run) create(ctx context.Context, name string, n vm.Network) (job.VMInfo, error) {
 	info, err := r.t.o.Engine.CreateVM(ctx, job.Submission{Client: client, Node: r.pin(), Manifest: job.Manifest{
 		VMName: r.name(name), VMTemplate: r.test.Template, Resources: size, Network: n, TTL: ttl, Labels: r.labels(),
@@ -201,7 +201,7 @@ func (r *run) create(ctx context.Context, name string, n vm.Network) (job.VMInfo
 	return r.t.o.Engine.VM(ctx, info.Job)
 }
 
-// unable says why a VM could not be made, or a checkpoint.
+// unable returns why a VM or a checkpoint could not be made.
 func (r *run) unable(ctx context.Context, id, text string) error {
 	if v, err := r.t.o.Row(ctx, id); err == nil && v.Own != nil && v.Own.Unable {
 		return &cannot{text: text}
@@ -209,7 +209,7 @@ func (r *run) unable(ctx context.Context, id, text string) error {
 	return errors.New(text)
 }
 
-// pin is the node as a VM asks for it: empty where there is no choice.
+// pin is the node to request for a VM; empty if there is no choice.
 func (r *run) pin() string {
 	if r.node.Spread {
 		return r.test.Node
@@ -217,7 +217,7 @@ func (r *run) pin() string {
 	return ""
 }
 
-// start begins a script in a VM.
+// start starts a script in a VM.
 func (r *run) start(ctx context.Context, in, script string) (job.Job, error) {
 	return r.t.o.Engine.Submit(ctx, job.Submission{Client: client, Manifest: job.Manifest{AgentType: job.AgentScript, Task: script, VM: in, Timeout: 600, Labels: r.labels()}})
 }
@@ -234,7 +234,7 @@ func (r *run) ran(ctx context.Context, in, script string) (job.Result, error) {
 	return r.t.o.Engine.Result(ctx, j.ID)
 }
 
-// says runs a script in a VM that succeeds, and returns what it has written, without blanks around.
+// says runs a script in a VM, which must succeed, and returns its trimmed output.
 func (r *run) says(ctx context.Context, in, script string) (string, error) {
 	result, err := r.ran(ctx, in, script)
 	if err == nil && result.Status != job.Success {
@@ -243,7 +243,7 @@ func (r *run) says(ctx context.Context, in, script string) (string, error) {
 	return strings.TrimSpace(string(result.Stdout)), err
 }
 
-// clean removes all that the test has made, and looks whether the host has any of it.
+// clean removes everything that the test has made, and checks that the host has none of it left.
 func (r *run) clean(ctx context.Context) (string, error) {
 	ctx, end := context.WithTimeoutCause(ctx, cleanTime, fmt.Errorf("not gone within %s", cleanTime))
 	defer end()
@@ -274,13 +274,13 @@ func (r *run) clean(ctx context.Context) (string, error) {
 	return "the host has no VM, volume or checkpoint of it", nil
 }
 
-// remains says what to do about what could not be removed.
+// remains tells the user what to do about what could not be removed.
 func remains(err error) error {
 	return &job.HostError{Op: "remove all of it", Text: err.Error(), Remedy: "remove by hand what is named here; VMs of a test end by themselves within an hour"}
 }
 
-// remove asks for the end of all that the test has made, and returns what is there still. It notes
-// in made what there was, by the ID in its marker.
+// remove requests the removal of everything that the test has made, and returns what still exists.
+// It records in made what there was, by the ID in its marker.
 func (r *run) remove(ctx context.Context, made map[string]bool) (left []string, err error) {
 	e := r.t.o.Engine
 	jobs, err := e.List(ctx, job.Filter{Label: []string{job.HostTestLabel + "=" + r.test.ID}, Limit: 200})
@@ -317,7 +317,7 @@ func (r *run) remove(ctx context.Context, made map[string]bool) (left []string, 
 	for _, v := range volumes {
 		if v.Name == r.name("volume") && v.Status != job.VolumeMissing {
 			left, made[v.ID] = append(left, v.Name), true
-			if len(v.Uses) == 0 { // else it is taken off with its VM
+			if len(v.Uses) == 0 { // otherwise it is detached along with its VM
 				_, failed := e.RemoveVolume(ctx, v.ID)
 				err = errors.Join(err, failed)
 			}

@@ -18,15 +18,15 @@ import (
 	"linus/internal/vm"
 )
 
-// step is what a test does, by name.
+// step is a named step of a test.
 type step struct {
 	name  string
-	needs []string // the steps without which it says nothing
-	quick bool     // also of a quick test
+	needs []string // the steps without which this one proves nothing
+	quick bool     // also part of a quick test
 	run   func(r *run, ctx context.Context) (text string, err error)
 }
 
-// The steps that others need, or that are known elsewhere.
+// The steps that others need, or that are used elsewhere.
 const (
 	stepCheck      = "check"
 	stepBoot       = "boot"
@@ -41,7 +41,7 @@ const (
 	stepClean      = "nothing left"
 )
 
-// steps are those of a test, in order; what was made is removed after them.
+// steps returns the steps of a test, in order; what was made is removed after them.
 func steps() []step {
 	boot, jobs := []string{stepBoot}, []string{stepJob}
 	all := []step{
@@ -62,7 +62,7 @@ func steps() []step {
 		{"volume", jobs, false, (*run).volume},
 	}
 	for _, mode := range vm.Egresses {
-		needs := []string{stepLAN} // else it is not known that there is something to be reached
+		needs := []string{stepLAN} // otherwise it is not known whether there is anything to reach
 		if mode == vm.EgressLAN {
 			needs = boot
 		}
@@ -74,7 +74,7 @@ func steps() []step {
 	)
 }
 
-// check asks whether the host can run jobs at all, and what the test is true of.
+// check checks whether the host can run jobs at all, and records the facts that the test holds for.
 func (r *run) check(ctx context.Context) (string, error) {
 	report, err := r.t.o.Engine.CheckHost(ctx)
 	if err != nil {
@@ -120,14 +120,14 @@ func (r *run) address(context.Context) (string, error) {
 	return "", nil
 }
 
-// job has a job say who the VM is, for later.
+// job makes a job report the VM's identity, for later steps.
 func (r *run) job(ctx context.Context) (string, error) {
 	who, err := r.identify(ctx, r.main)
 	r.who = who
 	return "", err
 }
 
-// output has every byte of a long output come back, of a job that fails.
+// output checks that every byte of a long output comes back, from a job that fails.
 func (r *run) output(ctx context.Context) (text string, err error) {
 	const lines = 20000
 	if r.wrote, err = r.ran(ctx, r.main.Name, fmt.Sprintf(`seq %d; printf 'caf\303\251 \377' >&2; exit 7`, lines)); err != nil {
@@ -150,10 +150,10 @@ func (r *run) exitCode(context.Context) (string, error) {
 	return "", nil
 }
 
-// cancelJob ends a job that would run on, with all its processes.
+// cancelJob ends a job that would keep running, with all its processes.
 func (r *run) cancelJob(ctx context.Context) (string, error) {
 	at := r.test.CreatedAt
-	seconds := fmt.Sprintf("%d.%09d", 80000+at.Second(), at.Nanosecond()) // nobody else sleeps so
+	seconds := fmt.Sprintf("%d.%09d", 80000+at.Second(), at.Nanosecond()) // no other process sleeps for this time
 	j, err := r.start(ctx, r.main.Name, "sleep "+seconds)
 	for err == nil && j.Status != job.Running {
 		if j.Status.Terminal() {
@@ -182,7 +182,7 @@ func (r *run) cancelJob(ctx context.Context) (string, error) {
 	return "", err
 }
 
-// note and noted write what is in a VM's memory, or on its disk, and read it.
+// The files that note and noted write and read, in a VM's memory and on its disk.
 const (
 	inMemory = "/dev/shm/linus-host-test"
 	onDisk   = `"$HOME/linus-host-test"`
@@ -229,7 +229,8 @@ func (r *run) resume(ctx context.Context) (string, error) {
 	)
 }
 
-// inTurn does one thing after the other, up to the first that fails; only is what counts of it.
+// inTurn calls the functions in order, up to the first that fails. only drops a result and keeps
+// the error.
 func inTurn(things ...func() error) error {
 	for _, do := range things {
 		if err := do(); err != nil {
@@ -267,8 +268,8 @@ func (r *run) checkpoint(ctx context.Context) (string, error) {
 	return "", r.unable(ctx, c.ID, c.Text)
 }
 
-// restore has two VMs go on from the checkpoint side by side: neither may share with the other, or
-// with the one that has booted, who it is.
+// restore starts two VMs from the checkpoint side by side. Neither may share its identity with the
+// other, or with the VM that has booted.
 func (r *run) restore(ctx context.Context) (string, error) {
 	var all sync.WaitGroup
 	vms, errs := make([]job.VMInfo, 2), make([]error, 2)
@@ -296,7 +297,7 @@ func (r *run) restore(ctx context.Context) (string, error) {
 	return strings.Join(r.who.names(), ", ") + " are each VM's own", apart(them...)
 }
 
-// warnings are the events of a VM that say what went wrong.
+// warnings returns a VM's events that say what went wrong.
 func (r *run) warnings(ctx context.Context, id string) string {
 	events, _, err := r.t.o.Engine.Watch(ctx, id, 0)
 	if err != nil {
@@ -358,8 +359,8 @@ func (r *run) volume(ctx context.Context) (string, error) {
 	)
 }
 
-// egress has a VM with a mode try the one machine that there is for sure: the VM that has booted,
-// by its SSH. Whether public addresses are reached is the site's to know.
+// egress makes a VM with the mode try to reach the one machine that is known to exist: the VM that
+// has booted, at its SSH port. Whether public addresses can be reached depends on the site.
 func (r *run) egress(ctx context.Context, mode vm.Egress) (string, error) {
 	target, err := netip.ParseAddr(r.main.IP)
 	if err != nil {
@@ -390,7 +391,7 @@ func (r *run) egress(ctx context.Context, mode vm.Egress) (string, error) {
 		err = fmt.Errorf("the host has the mode %q", report.Mode)
 	case report.Problem != "":
 		err = errors.New(report.Problem)
-	case mode != vm.EgressLAN && target.IsLoopback(): // of the lab
+	case mode != vm.EgressLAN && target.IsLoopback(): // in the lab
 		err = &cannot{text: "the host has its rules, which do not hold where VMs are on its loopback"}
 	case got == job.ResultUnknown || want != (got == job.ResultConnected):
 		err = fmt.Errorf("a connection to another VM: %s", got)
@@ -402,10 +403,10 @@ func (r *run) egress(ctx context.Context, mode vm.Egress) (string, error) {
 	return "another VM: " + string(got), err
 }
 
-// leaseEnds is in how many seconds the host is told to end a VM.
+// leaseEnds is how soon the host is told to end a VM.
 const leaseEnds = time.Second
 
-// lease has the host end a VM by itself, as it would if no engine ever came back.
+// lease makes the host end a VM by itself, as it would if no engine ever came back.
 func (r *run) lease(ctx context.Context) (string, error) {
 	if r.t.o.Lease == 0 {
 		return "", &cannot{"VMs have no lease: LEASE_HOURS is 0", "set LEASE_HOURS, or nothing ends VMs where no engine comes back"}
@@ -417,7 +418,7 @@ func (r *run) lease(ctx context.Context) (string, error) {
 		}
 		r.other = v
 	}
-	for renewed := job.LeaseKept; renewed == job.LeaseKept; { // the host may be at work on its leases
+	for renewed := job.LeaseKept; renewed == job.LeaseKept; { // the host may be working on its leases
 		room, err := r.t.o.Host.Room(ctx, nil, []job.Watched{{VM: r.other.VM, Renew: leaseEnds}})
 		if err != nil {
 			return "", err
@@ -443,7 +444,7 @@ func (r *run) destroy(ctx context.Context) (string, error) {
 	return "", r.until(ctx, r.main, vm.Gone)
 }
 
-// until waits for a status of a VM.
+// until waits for a VM to have a status.
 func (r *run) until(ctx context.Context, v job.VMInfo, want vm.Status) error {
 	for {
 		err := r.status(ctx, v, want)
@@ -456,10 +457,10 @@ func (r *run) until(ctx context.Context, v job.VMInfo, want vm.Status) error {
 	}
 }
 
-// identity is who a VM is, by what a network or a program tells machines apart by.
+// identity is what a network or a program tells a VM apart by, value by name.
 type identity map[string]string
 
-// identities are what no two VMs may share: each a command's output.
+// identities is a script that prints what no two VMs may share, one command's output each.
 const identities = `
 echo "host name=$(hostname)"
 echo "machine ID=$(cat /etc/machine-id)"
