@@ -50,8 +50,7 @@ type Engine interface {
 
 	// Spawn runs work that outlives its caller, and ends with the engine.
 	Spawn(work func(running context.Context)) error
-	// Leads reports whether this engine, among those that share the store, does the work that only
-	// one of them does for all.
+	// Leads reports whether this engine does the work that one of the store's engines does for all.
 	Leads(ctx context.Context) bool
 }
 
@@ -60,8 +59,8 @@ type Options struct {
 	Store    Store
 	Host     Host
 	Engine   Engine
-	Row      func(ctx context.Context, id string) (vm.VM, error) // returns a VM that no job makes, by the ID in its marker
-	Engines  lock.Engines                                        // the engines that share the store; nil: this one is alone
+	Row      func(ctx context.Context, id string) (vm.VM, error) // of a VM that no job makes, by the ID in its marker
+	Engines  lock.Engines                                        // that share the store; nil: there are no others
 	Log      *slog.Logger
 	Template string        // the template in use
 	Lease    time.Duration // of VMs, beyond their time; 0: they have no lease
@@ -246,8 +245,7 @@ func (t *Tests) takeUp(ctx context.Context) error {
 	return err
 }
 
-// Checked records which of the tests no longer hold, and returns what a check of the host reports
-// about them.
+// Checked records which tests no longer hold, and returns what a check of the host reports of them.
 func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []job.Check) {
 	all, err := t.o.Store.HostTests(ctx)
 	if err != nil {
@@ -269,8 +267,7 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 					t.o.Log.WarnContext(ctx, "note that a test of the host holds no more failed", "err", err)
 				}
 			}
-			// A quick test adds nothing to a full one, nor does a cancelled test to one that was
-			// not.
+			// A quick test adds nothing to a full one, nor a cancelled test to one that was not.
 			if last.ID == "" || (last.Quick || !test.Quick) && test.Status != job.HostTestCancelled {
 				last, c = test, test.Check()
 			}
@@ -297,8 +294,7 @@ func (t *Tests) Unproven(ctx context.Context, node string, steps ...string) []st
 // checkedFor is how long a check that the tests' results still hold stays valid.
 const checkedFor = time.Hour
 
-// Restores reports whether a test has shown that VMs of a template can start from checkpoints on a
-// node.
+// Restores reports whether a test has shown that VMs of a template start from a node's checkpoints.
 func (t *Tests) Restores(ctx context.Context, node, template string) bool {
 	proven := func() bool {
 		all, err := t.o.Store.HostTests(ctx)

@@ -26,7 +26,7 @@ const (
 // size is the size of a test's VMs, odd enough that no other checkpoint and no pool has it.
 var size = vm.Resources{CPU: 1, Memory: "1025M"}
 
-// run is a test that runs here.
+// run is a test that this engine runs.
 type run struct {
 	t    *Tests
 	test job.HostTest // the run's own copy; others read the store
@@ -49,8 +49,7 @@ type cannot struct{ text, remedy string }
 
 func (c *cannot) Error() string { return c.text }
 
-// work goes through the steps. running ends with the engine; asked also ends when the test is
-// cancelled.
+// work goes through the steps. running ends with the engine, asked also if the test is cancelled.
 func (r *run) work(running, asked context.Context) {
 	log := r.t.o.Log.With("host_test", r.test.ID, "node", r.test.Node)
 	log.Info("test of the host begins")

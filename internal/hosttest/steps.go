@@ -18,7 +18,6 @@ import (
 	"linus/internal/vm"
 )
 
-// step is a named step of a test.
 type step struct {
 	name  string
 	needs []string // the steps without which this one proves nothing
@@ -229,8 +228,7 @@ func (r *run) resume(ctx context.Context) (string, error) {
 	)
 }
 
-// inTurn calls the functions in order, up to the first that fails. only drops a result and keeps
-// the error.
+// inTurn calls the functions in order, up to the first that fails.
 func inTurn(things ...func() error) error {
 	for _, do := range things {
 		if err := do(); err != nil {
@@ -444,7 +442,6 @@ func (r *run) destroy(ctx context.Context) (string, error) {
 	return "", r.until(ctx, r.main, vm.Gone)
 }
 
-// until waits for a VM to have a status.
 func (r *run) until(ctx context.Context, v job.VMInfo, want vm.Status) error {
 	for {
 		err := r.status(ctx, v, want)
