@@ -46,7 +46,7 @@ type Behaviour struct {
 	Task func(job.Payload) Task
 	// OnStart is called in Start for each task.
 	OnStart func(job.Job, job.Payload)
-	// LateID makes Create fail at the end without ever reporting the VM's ID, and leave the VM, as
+	// LateID makes Create fail at the end without reporting the VM's ID, and leave the VM, as
 	// after a lost connection.
 	LateID bool
 }
@@ -83,8 +83,7 @@ func next(list *[]error) error {
 	return err
 }
 
-// asked returns the error of a cancelled provider call, or else the next one of a list in
-// Behaviour.
+// asked returns the error of a cancelled call, or else the next one of a list in Behaviour.
 func asked(ctx context.Context, op string, errs *[]error) error {
 	if ctx.Err() != nil {
 		return fault(op, job.HostCancelled, context.Cause(ctx).Error(), "")

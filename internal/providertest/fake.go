@@ -60,7 +60,6 @@ func (there *fakeVM) another(v vm.VM) bool {
 	return there.Name != v.OnHost() && (there.foreign || there.doubted || there.Job != v.Job)
 }
 
-// bootID returns the ID of the VM's current boot.
 func (there *fakeVM) bootID() string {
 	return fmt.Sprintf("%08d-0000-4000-8000-000000000000", there.boots)
 }

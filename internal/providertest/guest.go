@@ -194,8 +194,7 @@ func (f *Fake) Callbacks(ctx context.Context, j job.Job, _, _ string) (job.Callb
 	return way, nil
 }
 
-// LoseRunner removes the runners of a VM's running tasks, as a reboot does. After Start they report
-// that the task is lost.
+// LoseRunner removes the runners of running tasks, as a reboot does. Start then reports them lost.
 func (f *Fake) LoseRunner(id int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -235,7 +234,6 @@ func (f *Fake) ReadOutput(ctx context.Context, j job.Job, stream string, offset,
 	return out, err
 }
 
-// part returns at most limit bytes of data, from offset on.
 func part(data []byte, offset, limit int64) []byte {
 	from := min(offset, int64(len(data)))
 	return slices.Clone(data[from:min(from+limit, int64(len(data)))])

@@ -13,8 +13,7 @@ import (
 	"linus/internal/vm"
 )
 
-// NetworkRules returns one rule, which decides about everything, for each VM that is not on the
-// LAN.
+// NetworkRules returns one rule, which decides everything, for a VM that is not on the LAN.
 func (f *Fake) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPort) (job.NetworkRules, []string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -13,8 +13,8 @@ import (
 // FakeGeneration is FakeTemplate's generation, unless Behaviour.Room gives it another.
 const FakeGeneration = "1"
 
-// Room returns Behaviour's room. It doubts VMs that are not the ones meant, and renews the leases
-// of those that are.
+// Room returns Behaviour's room. It doubts VMs that are not the ones meant, and renews the leases of
+// the others.
 func (f *Fake) Room(ctx context.Context, origins []job.Origin, vms []job.Watched) (job.HostRoom, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -481,7 +481,6 @@ func (f *Fake) Snapshots(ctx context.Context, v vm.VM) (all []job.Snapshot, err 
 	return all, err
 }
 
-// snapshotTime is when the fake takes its snapshots.
 var snapshotTime = time.Date(2026, 11, 22, 9, 0, 0, 0, time.UTC)
 
 // DeleteSnapshot removes a name.

@@ -97,8 +97,7 @@ func check(t *testing.T, c Config) {
 	}
 }
 
-// life takes one VM from creation to destruction, with everything in between that must not destroy
-// it.
+// life takes one VM from creation to destruction, past everything that must not destroy it.
 func life(t *testing.T, c Config) {
 	p, spec := c.New(t), c.Spec()
 	var steps []job.Progress
