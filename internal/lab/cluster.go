@@ -100,8 +100,7 @@ func (l *Lab) layOutNodes(ctx context.Context) ([]*Lab, error) {
 	return nodes, nil
 }
 
-// join writes the list of the cluster's nodes. Each node has its own loopback address; all use the
-// same port.
+// join writes the list of nodes. Each has its own loopback address; all use the same port.
 func (l *Lab) join(ctx context.Context) error {
 	var members []state.Member
 	var addresses []string
@@ -181,7 +180,6 @@ func (l *Lab) edit(ctx context.Context, name string, change func(*state.Member))
 	})
 }
 
-// runningVMs returns the IDs of this node's running VMs.
 func (l *Lab) runningVMs(ctx context.Context) (ids []int) {
 	for _, vm := range l.VMs(ctx) {
 		if vm.PID != 0 {
@@ -191,8 +189,7 @@ func (l *Lab) runningVMs(ctx context.Context) (ids []int) {
 	return ids
 }
 
-// NodeDown cuts the power of a node: its sshd, units and VMs end, and the other nodes see it
-// offline.
+// NodeDown cuts a node's power: its sshd, units and VMs end, and other nodes see it offline.
 func (l *Lab) NodeDown(ctx context.Context, name string) error {
 	node, err := l.Node(name)
 	if err != nil {
@@ -240,8 +237,7 @@ func (l *Lab) NodeUp(ctx context.Context, name string) error {
 	})
 }
 
-// SetMaintenance starts or ends a node's maintenance, as `ha-manager crm-command node-maintenance`
-// does.
+// SetMaintenance starts or ends maintenance, as `ha-manager crm-command node-maintenance` does.
 func (l *Lab) SetMaintenance(ctx context.Context, name string, on bool) error {
 	return l.edit(ctx, name, func(m *state.Member) { m.Maintenance = on })
 }

@@ -34,7 +34,7 @@ func (l *Lab) container() nspawn.Container {
 	if l.Config.Driver == state.DriverQemu {
 		c.Network = netns.Of(l.State).Path()
 		c.Binds = append(c.Binds, "/dev/net/tun", "/dev/kvm")
-		if cache, err := image.CacheDir(); err == nil && os.MkdirAll(cache, 0o755) == nil { // the guests' disks are clones of the images in the cache
+		if cache, err := image.CacheDir(); err == nil && os.MkdirAll(cache, 0o755) == nil { // for the guests' disks, which are clones of its images
 			c.Binds = append(c.Binds, cache)
 		}
 	}

@@ -10,8 +10,7 @@ import (
 	"linus/internal/lab/systemd"
 )
 
-// hostEnv returns the environment, as NAME=value, of the sessions of the lab's sshd and the units
-// of its systemd.
+// hostEnv returns the NAME=value environment of the lab's SSH sessions and systemd units.
 func hostEnv(s *state.State) []string {
 	return []string{
 		"PATH=" + s.BinDir() + ":/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
@@ -21,8 +20,7 @@ func hostEnv(s *state.State) []string {
 		"LINUS_PROC_DIR=" + s.Path("proc"), "IMAGE_DIR=" + s.Path("images"),
 		"LINUS_QEMU_DIR=" + s.QemuDir(), "LINUS_UNIT_DIR=" + unitDir(s), "LINUS_DPKG_STATUS=" + s.Path("dpkg-status"),
 		"PERL5LIB=" + s.Path("perl"),
-		// Guests cannot install packages: they use the machine's programs, or cannot reach a
-		// server.
+		// Guests use the machine's programs, or cannot reach a server to install packages from.
 		"VM_BOOTSTRAP=none",
 	}
 }

@@ -47,7 +47,7 @@ type Options struct {
 	BlockCallbacks bool      // qemu: the guests cannot reach the outside
 	SlowMS         int       // start-up time of each command, and of loading Proxmox's modules; about 700 on a real host
 	CallMS         int       // time of a command whose modules are already loaded; about 40 on a real host
-	Nodes          int       // number of cluster nodes; 0 and 1: no cluster. Only with the process driver and the simulated systemd
+	Nodes          int       // number of nodes; 0, 1: no cluster. Only with the process driver and simulated systemd
 	NodeMemory     []string  // memory of each node, such as 32G; nodes beyond the list use its last value
 	NodeCPUs       []int     // CPUs of each node, in the same way
 	Log            io.Writer // progress for people; nil: none
@@ -75,8 +75,7 @@ func withDriver(s *state.State) (*Lab, error) {
 	return nil, fmt.Errorf("unknown lab driver %q: use %s or %s", s.Config.Driver, state.DriverProcess, state.DriverQemu)
 }
 
-// Open returns the lab in dir, which may be up or half-made. If there is no lab, the error is
-// ErrNoLab.
+// Open returns the lab in dir, which may be up or half-made, or ErrNoLab if there is none.
 func Open(dir string) (*Lab, error) {
 	s, err := state.Open(dir)
 	if err != nil {
@@ -112,8 +111,7 @@ func Up(ctx context.Context, opts Options) (*Lab, error) {
 	return l, nil
 }
 
-// Up and Down of the same lab exclude each other. Up may build the guest image while it holds the
-// lock.
+// Up and Down of the same lab exclude each other. Up may build the guest image under the lock.
 const (
 	upLock   = "up"
 	upWait   = 10 * time.Minute
@@ -204,8 +202,7 @@ func prepare(opts Options) (*Lab, error) {
 	return withDriver(s)
 }
 
-// checkEmpty refuses a directory with anything in it: Down would remove existing files along with
-// the lab.
+// checkEmpty refuses a directory with anything in it: Down would remove existing files, too.
 func checkEmpty(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -219,8 +216,7 @@ func checkEmpty(dir string) error {
 	return nil
 }
 
-// halfWritten reports whether a name is that of a file that a killed command had not put in place
-// yet.
+// halfWritten reports whether a file is a temporary one, which a killed command may leave behind.
 func halfWritten(name string) bool { return strings.HasPrefix(name, sys.Temporary) }
 
 func (l *Lab) up(ctx context.Context) error {

@@ -43,8 +43,7 @@ var requirements = []requirement{
 	{"/usr/lib/grub/x86_64-efi/normal.mod", "grub-efi-amd64-bin", onlyQemu},
 }
 
-// Missing describes, one sentence each, what a driver needs and this machine lacks. If the result
-// is empty, the lab can go up.
+// Missing describes, one sentence each, what a driver needs and this machine lacks.
 func Missing(driver string) []string {
 	var missing []string
 	if driver == state.DriverQemu {
@@ -62,8 +61,7 @@ func Missing(driver string) []string {
 	return missing
 }
 
-// InstallHint returns the command that installs what Missing found lacking, or "" if no package is
-// missing.
+// InstallHint returns the command that installs the packages Missing reports, or "".
 func InstallHint(driver string) string {
 	var packages []string
 	for _, need := range lacking(driver) {

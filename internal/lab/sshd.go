@@ -25,8 +25,7 @@ import (
 	"linus/internal/sleep"
 )
 
-// privsepDir is the empty directory into which sshd, as root, locks its unprivileged process. The
-// path is compiled into sshd.
+// privsepDir is where sshd, as root, locks up its unprivileged process. The path is compiled in.
 const privsepDir = "/run/sshd"
 
 // startSSHD starts the lab's sshd, a real OpenSSH with its own keys and config, and returns when it
@@ -106,9 +105,8 @@ func stopSSHD(s *state.State) error {
 	return removePrivsepDir()
 }
 
-// sshdConfig is the config of a Proxmox host's sshd in all that matters to clients (sftp,
-// forwarding, the real session limits), with the lab's commands first in PATH and one key that may
-// log in.
+// sshdConfig is a Proxmox host's sshd config in all that matters to clients (sftp, forwarding, real
+// session limits), with the lab's commands first in PATH and one key that may log in.
 func sshdConfig(s *state.State, login string, pam bool) string {
 	yesNo := map[bool]string{true: "yes", false: "no"}
 	var quoted []string
@@ -144,7 +142,6 @@ func sshdConfig(s *state.State, login string, pam bool) string {
 	}, "\n")
 }
 
-// sshdQuote quotes an argument for sshd_config.
 func sshdQuote(text string) string {
 	return `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 }
@@ -204,9 +201,8 @@ func tellHostKey(s *state.State, key ssh.Signer) error {
 	return sys.WriteFile(path, []byte(line), 0o644)
 }
 
-// chooseSSHPort keeps the port of an earlier Up while it is free. Otherwise it takes the first
-// port, starting from one derived from the state directory, that is free on all hosts. The first
-// host becomes the lab's.
+// chooseSSHPort keeps an earlier Up's port while it is free, or takes the first port, from one
+// derived from the state directory on, that is free on all hosts. The first host becomes the lab's.
 func chooseSSHPort(ctx context.Context, s *state.State, hosts ...string) error {
 	const first, count = 20000, 10000
 	s.Config.SSHHost = hosts[0]
@@ -265,8 +261,7 @@ func makePrivsepDir() error {
 	return os.WriteFile(privsepNote, nil, 0o600)
 }
 
-// removePrivsepDir removes privsepDir if a lab made it and no sshd, of another lab or of the
-// machine, still needs it.
+// removePrivsepDir removes privsepDir if a lab made it and no sshd of this machine still needs it.
 func removePrivsepDir() error {
 	unlock, err := sys.LockRun()
 	if err != nil {
@@ -288,8 +283,7 @@ func removePrivsepDir() error {
 	return os.RemoveAll(privsepDir)
 }
 
-// waitSSHD returns when sshd has written its pid file, which it does once it listens, and sends its
-// greeting.
+// waitSSHD returns when sshd has written its pid file, which it does once it listens, and greets.
 func waitSSHD(ctx context.Context, address, pidFile string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

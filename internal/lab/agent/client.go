@@ -27,9 +27,8 @@ type Error string
 
 func (e Error) Error() string { return string(e) }
 
-// Call runs one command in the guest's agent and returns its return value. An Error is the agent's
-// own. The call begins with guest-sync-delimited, because the channel may still hold answers that
-// nobody read.
+// Call runs one command in the guest's agent and returns its return value, or an Error if the agent
+// refuses. It first sends guest-sync-delimited: the channel may still hold answers nobody has read.
 func Call(ctx context.Context, socket, command string, arguments any, timeout time.Duration) (json.RawMessage, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -1,5 +1,4 @@
-// Package cloudinit makes the data that a VM's cloud-init reads (NoCloud) from the VM's config, in
-// PVE's format.
+// Package cloudinit makes a VM's cloud-init data (NoCloud) from its config, in PVE's format.
 package cloudinit
 
 import (
@@ -25,8 +24,7 @@ type Seed struct {
 	Meta    string
 }
 
-// New returns the seed for a VM's config. nameserver is the host's own, which PVE passes on if the
-// config names none.
+// New returns the seed for a VM's config. PVE uses the host's nameserver if the config names none.
 func New(id int, conf *state.Conf, nameserver string) Seed {
 	user := seedUserData(id, conf)
 	network := seedNetwork(conf, nameserver)

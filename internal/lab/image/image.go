@@ -85,8 +85,7 @@ func (i Builder) Ensure(ctx context.Context, variant string) (string, error) {
 	return image, nil
 }
 
-// key identifies what the image is made of: the recipe, the variant, and the kernel that apt would
-// install.
+// key identifies what the image is made of: recipe, variant, and the kernel that apt would install.
 func (i Builder) key(ctx context.Context, variant string) (string, error) {
 	sum := sha256.New()
 	fmt.Fprintln(sum, variant)
@@ -156,8 +155,7 @@ func (i Builder) build(ctx context.Context, variant, image string, lock *os.File
 	return i.follow(cmd)
 }
 
-// follow runs the recipe, forwards its progress, and keeps the last of the other lines for the
-// error's text.
+// follow runs the recipe, forwards its progress, and keeps its last other lines for errors.
 func (i Builder) follow(cmd *exec.Cmd) error {
 	reader, writer := io.Pipe()
 	cmd.Stdout, cmd.Stderr = writer, writer

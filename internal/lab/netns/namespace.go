@@ -67,8 +67,7 @@ func Do(path string, f func() error) error {
 	})
 }
 
-// isMountPoint reads the kernel's list of mounts: a bind mount on the same file system cannot be
-// seen by the device number.
+// isMountPoint reads the list of mounts: device numbers do not show bind mounts on one file system.
 func isMountPoint(path string) bool {
 	return slices.Contains(sys.MountPoints("/proc/thread-self"), path)
 }

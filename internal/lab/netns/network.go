@@ -67,8 +67,7 @@ func At(name, bridge string, slot uint32) Network {
 	}
 }
 
-// freeNetwork starts at the derived addresses and returns the first that overlap with no interface
-// of this machine.
+// freeNetwork returns the first addresses, from the derived ones on, that no interface overlaps with.
 func freeNetwork(ctx context.Context, s *state.State) (Network, error) {
 	out, err := sys.Run(ctx, "ip", "-4", "-o", "addr", "show")
 	if err != nil {
@@ -94,12 +93,11 @@ func freeNetwork(ctx context.Context, s *state.State) (Network, error) {
 	return Network{}, errors.New("no free addresses for the lab's network in 10.77.0.0/16 and 10.78.0.0/16")
 }
 
-// Up creates the network, or completes it and applies the settings again. It sets s.Config.SSHHost
-// and SSHPort.
+// Up creates or completes the network, applies the settings, and sets s.Config.SSHHost and SSHPort.
 func Up(ctx context.Context, s *state.State) error {
 	n := Of(s)
-	// Only DHCP is started after the veth pair: without the pair, the namespace is what a killed Up
-	// left, or does not exist.
+	// Except for DHCP, the veth pair is made last. Without it, the namespace does not exist, or is
+	// what a killed Up left.
 	if !n.complete() {
 		if err := Down(ctx, s); err != nil {
 			return err
@@ -122,8 +120,7 @@ func Up(ctx context.Context, s *state.State) error {
 	return n.startDHCP(ctx, s)
 }
 
-// Down ends every process in the namespace and removes it. It is no error if there is nothing to
-// remove.
+// Down ends every process in the namespace and removes it, if it exists.
 func Down(ctx context.Context, s *state.State) error { return Of(s).remove(ctx) }
 
 // Path is the namespace's file, for Do.
@@ -142,7 +139,7 @@ func (n Network) create(ctx context.Context) error {
 		"link set lo up",
 		"link add " + n.bridge + " type bridge forward_delay 0 stp_state 0",
 		fmt.Sprintf("addr add %s/24 dev %s", n.Gateway, n.bridge),
-		fmt.Sprintf("addr add %s/64 dev %s nodad", n.gateway6, n.bridge), // no guest can have the address, and there are no guests yet to ask
+		fmt.Sprintf("addr add %s/64 dev %s nodad", n.gateway6, n.bridge), // without DAD: there is no guest yet that could have it
 		"link set " + n.bridge + " up",
 	}, "\n")
 	if err := n.ipBatch(ctx, inside); err != nil {
@@ -271,8 +268,7 @@ func (n Network) remove(ctx context.Context) error {
 	return removeNetns(ctx, n.Namespace)
 }
 
-// WriteTapUp writes the script that QEMU runs with the name of each tap it makes. The tap
-// disappears with QEMU.
+// WriteTapUp writes the script that QEMU runs for each tap it makes. Taps disappear with QEMU.
 func (n Network) WriteTapUp(path string) error {
 	ip, err := sys.Find("ip")
 	if err != nil {

@@ -38,8 +38,7 @@ func (c Container) cgroups() []string {
 	return cgroups
 }
 
-// processes returns the processes in the container's cgroups: those in the container, and
-// systemd-nspawn itself.
+// processes returns the processes in the container's cgroups, including systemd-nspawn itself.
 func (c Container) processes() []int {
 	var pids []int
 	for _, cgroup := range c.cgroups() {

@@ -73,8 +73,7 @@ func (c Container) Start(ctx context.Context) error {
 		return err
 	}
 	defer log.Close()
-	// systemd must not share a cgroup with other processes: it would take them for its own, and end
-	// them.
+	// systemd must be alone in its cgroup: it would end other processes there as its own.
 	args := []string{"-c", `
 		name=$1 hierarchies=$2
 		shift 2
@@ -185,8 +184,7 @@ func (c Container) Stop(ctx context.Context) error {
 		if len(pids) == 0 {
 			break
 		}
-		// Killing process 1 makes the kernel kill everything in the container, and systemd-nspawn
-		// cleans up after itself.
+		// When process 1 dies, the kernel kills the whole container, and systemd-nspawn cleans up.
 		victims := pids
 		if init := c.init(); init != 0 {
 			victims = []int{init}

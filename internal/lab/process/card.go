@@ -51,8 +51,7 @@ func (c guestConfig) mountCards() error {
 	return nil
 }
 
-// plugCard gives the guest its card, with the given MAC, and its cloud-init drive, and starts its
-// network.
+// plugCard gives the guest its cloud-init drive and a card with this MAC, and starts its network.
 func (g *guest) plugCard(mac string) error {
 	if err := errors.Join(os.WriteFile(seedPath, []byte("instance-id: "+g.config.InstanceID+"\n"), 0o444),
 		os.WriteFile(addressPath, []byte(g.address), 0o444)); err != nil {

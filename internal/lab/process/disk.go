@@ -65,8 +65,7 @@ func (Driver) ResizeDisk(_ context.Context, path string, size int64) error {
 	return writeMarker(path, size)
 }
 
-// DiskSize reads the size from a marker or from a qcow2 image's header; for a raw image it is the
-// file's length.
+// DiskSize reads a marker or a qcow2 image's header; a raw image's size is its length.
 func (Driver) DiskSize(_ context.Context, path string) (int64, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -126,8 +125,7 @@ func removeDisk(path string) error {
 	return errors.Join(os.RemoveAll(path), os.RemoveAll(path+contentSuffix))
 }
 
-// snapshotPath is the path of a snapshot: a separate disk beside the disk, under a name that no
-// volume can have.
+// snapshotPath is a separate disk beside the disk, under a name that no volume can have.
 func snapshotPath(path, name string) string {
 	return filepath.Join(filepath.Dir(path), "."+filepath.Base(path)+"@"+name)
 }

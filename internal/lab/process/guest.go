@@ -228,7 +228,6 @@ func (g *guest) loadHostKey(hostname string) error {
 	return restartSSH()
 }
 
-// home is the login user's home directory.
 func (g *guest) home() string {
 	if g.config.User == "root" {
 		return "/root"
@@ -277,8 +276,7 @@ func (g *guest) newInstance() error {
 	if err := os.Symlink(instance, link); err != nil {
 		return err
 	}
-	// The login user is the namespace's root under its own name. It comes first, so that a lookup
-	// of user 0 finds it.
+	// The login user is the namespace's root. It comes first, so that a lookup of user 0 finds it.
 	user, group := "root:x:0:0:root:/root:/bin/bash\n", "root:x:0:\n"
 	if g.config.User != "root" {
 		user = fmt.Sprintf("%s:x:0:0:%[1]s:%s:/bin/bash\n", g.config.User, g.home()) + user

@@ -1,6 +1,5 @@
-// Package process runs a VM as one process of this machine, in its own namespaces, within
-// milliseconds. It has the driver that starts the process, and what runs inside. It isolates
-// nothing.
+// Package process runs a VM as one process of this machine, in its own namespaces, in milliseconds:
+// it is the driver, and what runs inside. It isolates nothing.
 package process
 
 import (
@@ -24,9 +23,8 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Driver runs each VM as one process, the pvelab binary, which is the init of a PID namespace and
-// gives its children their own root file system. Commands, files and signals behave as in a real
-// VM; nothing is isolated.
+// Driver runs each VM as one process, the pvelab binary, which is the init of a PID namespace with
+// its own root file system. Commands, files and signals are as in a real VM; nothing is isolated.
 type Driver struct{}
 
 // Up chooses the port of the guests' SSH servers.
@@ -49,9 +47,8 @@ func Address(s *state.State, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, 77, byte(at/254 + 1), byte(at%254 + 1)})
 }
 
-// guestCandidates returns the addresses a VM may take: the one in its cloud-init settings, or else
-// the first free one from its own number on. For IPv6, loopback has a single address, which one VM
-// can have at a time.
+// guestCandidates returns the addresses a VM may take: the one in its cloud-init settings, else
+// those from its own number on. IPv6 loopback is one address, for one VM at a time.
 func guestCandidates(s *state.State, vm state.VM) []string {
 	settings := state.Props(vm.Conf.Get("ipconfig0"))
 	for _, key := range []string{"ip", "ip6"} {
@@ -135,9 +132,8 @@ func configOf(s *state.State, vm state.VM) (guestConfig, error) {
 	return config, nil
 }
 
-// Start runs the guest's process. The process waits for its settings until it has been recorded,
-// and exits if they do not arrive, so that a starter that is killed in between leaves no unknown
-// process.
+// Start runs the guest's process. It waits for its settings until it has been recorded, and exits
+// if they do not arrive, so that a starter killed in between leaves no unknown process.
 func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	return d.launch(ctx, s, vm, nil)
 }
@@ -224,8 +220,7 @@ func Namespaces() *syscall.SysProcAttr {
 	return attr
 }
 
-// readyLine starts what a guest writes to descriptor 3 when it is up; its address follows. Anything
-// else is an error message.
+// readyLine and its address are what a guest writes to descriptor 3 when it is up, else an error.
 const readyLine = "ready"
 
 func awaitReady(ctx context.Context, ready *os.File) (address string, err error) {
@@ -245,8 +240,7 @@ func awaitReady(ctx context.Context, ready *os.File) (address string, err error)
 	return "", errors.New(line)
 }
 
-// Stop kills the guest's init, or that of a suspended guest. The kernel then kills everything else
-// in the namespace.
+// Stop kills the init of a running or suspended guest, and so the whole namespace.
 func (d Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 	for _, file := range []string{s.PidFile(vm.ID), filepath.Join(s.RunDir(vm.ID), frozenFile)} {
 		if err := sys.KillPidFile(ctx, file, syscall.SIGKILL); err != nil {
@@ -271,8 +265,7 @@ func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error
 	return nil
 }
 
-// Move hands the guest's process to another node: it stays the same process of the same boot, at
-// the same address.
+// Move hands the guest's process to another node: same process, same boot, same address.
 func (Driver) Move(_ context.Context, from, to *state.State, vm state.VM) error {
 	pid, running := from.Pid(vm.ID)
 	if !running {

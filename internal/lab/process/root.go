@@ -33,8 +33,7 @@ const (
 	toolPath  = "/.pvelab" // the pvelab binary, for the guest's tools
 )
 
-// guestTools are the commands that pvelab provides in the guest, because they treat the guest as a
-// machine.
+// guestTools are pvelab's commands in the guest: those about the guest as a machine.
 func guestTools() []string {
 	return []string{"cloud-init", "sudo", "poweroff", "halt", "reboot", "shutdown", "systemctl", "ip", "blkid", "fstrim", "sync", "lsblk", "findmnt", "wipefs", "mkfs.ext4", "mount"}
 }

@@ -45,8 +45,7 @@ func restartSSH() error {
 	return sys.WriteFile(servedKey, key, 0o600)
 }
 
-// serveSSH serves a connection to the guest's SSH server, which cannot be reached while the link of
-// the guest's card is down.
+// serveSSH serves a connection to the guest's SSH server, unless the card's link is down.
 func (g *guest) serveSSH(conn net.Conn) {
 	if !linkIsUp() {
 		return
@@ -91,8 +90,7 @@ func expired(options []string) bool {
 	return false
 }
 
-// forwardingAllowed reads the guest's sshd_config, as sshd does: `AllowTcpForwarding no` in it
-// disables forwarding.
+// forwardingAllowed looks for `AllowTcpForwarding no` in the guest's sshd_config, as sshd does.
 func forwardingAllowed() bool {
 	config, err := os.ReadFile("/etc/ssh/sshd_config")
 	if err != nil {

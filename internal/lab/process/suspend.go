@@ -65,8 +65,7 @@ func (Driver) Pause(ctx context.Context, s *state.State, vm state.VM) error {
 	return sys.WriteFile(filepath.Join(s.RunDir(vm.ID), stoppedFile), []byte(lines.String()), 0o644)
 }
 
-// Continue resumes the processes that Pause stopped, children first, so that no parent sees that
-// they were stopped.
+// Continue resumes what Pause stopped, children first: no parent sees that they were stopped.
 func (Driver) Continue(_ context.Context, s *state.State, vm state.VM) error {
 	path := filepath.Join(s.RunDir(vm.ID), stoppedFile)
 	raw, err := os.ReadFile(path)
@@ -147,8 +146,7 @@ func (d Driver) Restore(ctx context.Context, s *state.State, vm state.VM, path s
 	return d.Continue(ctx, s, vm)
 }
 
-// shelved returns the pid file of the guest whose state a volume is, or "" if the volume is no
-// state or has no guest.
+// shelved returns the pid file of the guest whose state a volume is, or "" if there is none.
 func shelved(path string) (frozen string, err error) {
 	raw, err := os.ReadFile(path)
 	lines := strings.Split(string(raw), "\n")
@@ -161,7 +159,7 @@ func shelved(path string) (frozen string, err error) {
 // endShelved kills the guest that is suspended in a volume, if any.
 func endShelved(ctx context.Context, path string) error {
 	info, err := os.Stat(path)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // too large for a state: a disk with a system on it
+	if errors.Is(err, fs.ErrNotExist) || err == nil && info.Size() > 1<<16 { // too large for a state: it is a system's disk
 		return nil
 	}
 	frozen, err := shelved(path)

@@ -57,9 +57,8 @@ func RunTool(name string, args []string, std sys.Streams) (code int, ok bool) {
 	return 0, true
 }
 
-// cloudInitTool is `cloud-init status [--wait]`, answered from the file that cloud-init itself
-// writes when it is done, and `cloud-init clean [--logs] [--machine-id]`, which makes the next boot
-// a first boot.
+// cloudInitTool is `cloud-init status [--wait]`, which looks for the file that cloud-init writes
+// when done, and `cloud-init clean [--logs] [--machine-id]`: the next boot is then a first boot.
 func cloudInitTool(args []string, std sys.Streams) int {
 	if len(args) > 0 && args[0] == "clean" {
 		err := errors.Join(os.RemoveAll("/var/lib/cloud"), os.MkdirAll(filepath.Dir(instanceIDPath), 0o755))

@@ -37,8 +37,7 @@ func plugged(path string, d state.Drive) string {
 	return mode + "\n" + path
 }
 
-// bindStorages shows the guest all of the lab's volumes: which ones will be plugged is not known
-// yet.
+// bindStorages shows the guest all of the lab's volumes: any of them may be plugged later.
 func (c guestConfig) bindStorages() error {
 	for _, dir := range c.Storages {
 		if err := bind(dir, filepath.Join(c.Root, storageRoot, dir)); err != nil {
@@ -91,8 +90,7 @@ type disk struct {
 	kind, uuid        string // of its filesystem
 }
 
-// disks returns the disks of a guest, given the guest's root and its directory in /proc as seen
-// from here.
+// disks returns a guest's disks, given its root and its directory in /proc as seen from here.
 func disks(root, proc string) (all []disk) {
 	mounts := sys.MountPoints(proc)
 	entries, _ := os.ReadDir(root + disksDir)
@@ -123,8 +121,7 @@ func unmountVolumes() {
 	}
 }
 
-// mountTab mounts the filesystems that /etc/fstab names by UUID, as a boot does. It ignores those
-// that cannot be mounted.
+// mountTab mounts what /etc/fstab names by UUID, as a boot does, and ignores failures.
 func mountTab() {
 	tab, _ := os.ReadFile("/etc/fstab")
 	for line := range strings.Lines(string(tab)) {
@@ -141,8 +138,8 @@ func mountTab() {
 	}
 }
 
-// volumeTool is a command of util-linux or e2fsprogs for these disks, as mount.sh calls it, with
-// the same exit codes.
+// volumeTool simulates commands of util-linux and e2fsprogs on these disks, with their exit codes, as
+// mount.sh calls them.
 func volumeTool(name string, args []string, std sys.Streams) int {
 	line, last := name+" "+strings.Join(args, " "), ""
 	if len(args) > 0 {

@@ -1,6 +1,5 @@
 // Package pve simulates Proxmox's commands (qm, pvesh, pvesm, pveversion, ip and nft) on a state
-// directory: their options, texts, exit codes and locks. It runs VMs through a Driver and knows no
-// particular one.
+// directory: their options, texts, exit codes and locks. It runs VMs through any Driver.
 package pve
 
 import (
@@ -44,8 +43,7 @@ func (c *call) id() int {
 
 func (c *call) on(name string) bool { return c.opts[name] == "1" }
 
-// Host is a Proxmox host whose commands are simulated on a state directory; the driver runs its
-// VMs.
+// Host is a simulated Proxmox host on a state directory, whose VMs a driver runs.
 type Host struct {
 	*state.State
 	Driver Driver

@@ -19,8 +19,7 @@ type Driver interface {
 	BuildImage(ctx context.Context, s *state.State) (path string, err error)
 	// Start returns when the machine's process runs and is recorded in RunDir.
 	Start(ctx context.Context, s *state.State, vm state.VM) error
-	// Stop pulls the plug and returns when the machine is gone. It is no error if the VM does not
-	// run.
+	// Stop pulls the plug and returns when the machine is gone, or if it does not run.
 	Stop(ctx context.Context, s *state.State, vm state.VM) error
 	// Shutdown asks the guest and waits until ctx ends; then it returns ErrShutdownTimeout.
 	Shutdown(ctx context.Context, s *state.State, vm state.VM) error
@@ -36,12 +35,10 @@ type Driver interface {
 	Shelve(ctx context.Context, s *state.State, vm state.VM, path string) error
 	// Restore is Start with what SaveMemory wrote.
 	Restore(ctx context.Context, s *state.State, vm state.VM, path string) error
-	// StartFrom is Start with what SaveMemory wrote of another VM with the same machine. The
-	// volumes are this VM's, and cards whose link is down in its config have no link from the
-	// start.
+	// StartFrom is Start with what SaveMemory wrote of another VM with the same machine, on this
+	// VM's volumes. Cards whose link is down in this VM's config have no link from the start.
 	StartFrom(ctx context.Context, s *state.State, vm state.VM, path string) error
-	// SetLink sets the link of a running VM's card up or down. slot is the card's key in the
-	// config.
+	// SetLink sets the link of a running VM's card. slot is the card's key in the config.
 	SetLink(ctx context.Context, s *state.State, vm state.VM, slot string, up bool) error
 	// PlugDisk adds the disk slot of a VM's config to the running VM. UnplugDisk removes one; it
 	// returns state.ErrBusy while the guest uses the disk.
@@ -76,10 +73,8 @@ type Disks interface {
 	DiskSize(ctx context.Context, path string) (int64, error)
 	// RollbackDisk gives a disk the content of one of its snapshots. No machine has the disk open.
 	RollbackDisk(ctx context.Context, path, name string) error
-	// RenameDisk renames a disk and what is kept beside it, possibly to another directory of the
-	// lab.
+	// RenameDisk renames a disk and what is kept beside it, possibly to another directory.
 	RenameDisk(path, other string) error
-	// DeleteDisk removes a disk, its snapshots and everything kept beside it. A missing disk is no
-	// error.
+	// DeleteDisk removes a disk, if it exists, its snapshots and everything kept beside it.
 	DeleteDisk(ctx context.Context, path string) error
 }

@@ -13,9 +13,8 @@ import (
 // The process driver's guests share the machine's network, where nothing is limited: nft only
 // stores the tables it is given. The qemu driver's host has the real nft.
 
-// nft simulates `nft -f FILE`, `nft list chain|map bridge linus NAME`, `nft list table bridge
-// linus` and `nft -c add table bridge linus`, for the table bridge linus only. A file must replace
-// that table.
+// nft simulates `nft -f FILE`, `nft list chain|map|table` and `nft -c add table` for the table
+// bridge linus only. A file must replace that table.
 func (c *call) nft(args []string) error {
 	path := c.s.Path("run", "nft-bridge-linus")
 	switch {

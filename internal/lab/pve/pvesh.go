@@ -10,8 +10,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// pvesh returns the API paths that linus's scripts read. It is read-only: changes of VMs go through
-// qm.
+// pvesh serves the API paths that linus's scripts read. It only reads: qm makes the changes.
 func (c *call) pvesh(args []string) error {
 	if len(args) < 2 {
 		return state.Fail(255, "ERROR: no command specified\nUSAGE: pvesh <COMMAND> [ARGS] [OPTIONS]")

@@ -96,8 +96,8 @@ func apiResources(c *call, _ map[string]string) (any, error) {
 	return list, nil
 }
 
-// word is a node's last statistics. They arrive every 10 s; those of a node that is gone are kept
-// unchanged for 5 minutes.
+// word is a node's last statistics, sent every 10 s. Those of a node that is gone stay unchanged for
+// 5 minutes.
 type word struct {
 	call      *call
 	told      time.Time // when they were sent; zero: now, in a lab of one node

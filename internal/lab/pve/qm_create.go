@@ -22,8 +22,7 @@ import (
 	"linus/internal/lab/state"
 )
 
-// qmCreate creates a VM. It first takes the ID, by writing a config with `lock: create`; any later
-// failure frees the ID.
+// qmCreate creates a VM. A config with `lock: create` takes the ID first; later failures free it.
 func qmCreate(c *call) error {
 	id := c.id()
 	values, err := c.vmValues()
@@ -258,8 +257,7 @@ func (c *call) vmValues() (map[string]string, error) {
 	return values, nil
 }
 
-// readSSHKeys reads the key file of --sshkeys, a file on the node, and URL-encodes it the way PVE
-// stores it.
+// readSSHKeys reads the file of --sshkeys, on the node, and URL-encodes it as PVE stores it.
 func (c *call) readSSHKeys(source string) (string, error) {
 	var raw []byte
 	var err error

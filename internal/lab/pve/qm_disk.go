@@ -95,8 +95,7 @@ func (c *call) importVolume(st state.Storage, id int, source, asked string) (str
 	return volid, nil
 }
 
-// tellTransfer prints the progress of a copy of 2 GiB as qm does, or half of it for a copy that was
-// cut short.
+// tellTransfer prints the progress of a copy of 2 GiB as qm does, or half of it if cut short.
 func (c *call) tellTransfer(half bool) {
 	const lines = 36
 	for i := range lines + 1 {
@@ -161,7 +160,6 @@ func (c *call) linkVolume(base string, st state.Storage, id int) (volid string, 
 	return volid, err
 }
 
-// volumeName is a volume's name on its storage.
 func volumeName(volid string) string {
 	_, name, _ := strings.Cut(volid, ":")
 	return name
@@ -234,8 +232,7 @@ func (c *call) freeAll(volids []string) error {
 	return all
 }
 
-// qmResize grows a disk. As with the real qm, a failure of its task appears on stderr only, and the
-// exit code is 0.
+// qmResize grows a disk. As in the real qm, its task's failure shows on stderr only; it exits 0.
 func qmResize(c *call) error {
 	id, key := c.id(), c.opts["disk"]
 	err := c.withVM(id, c.on("skiplock"), func(conf *state.Conf) error {

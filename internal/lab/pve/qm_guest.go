@@ -17,8 +17,7 @@ const firstExecPoll = 20 * time.Millisecond // then less and less often, to spar
 
 var errAgentSilent = state.Fail(255, "QEMU guest agent is not running")
 
-// agent makes the same checks as PVE before it talks to an agent, in the same order, and then the
-// call.
+// agent makes PVE's checks before it talks to an agent, in PVE's order, and then the call.
 func (c *call) agent(id int, command string, arguments any) (json.RawMessage, error) {
 	conf, err := c.s.LoadConf(id)
 	if err != nil {
@@ -45,8 +44,7 @@ func (c *call) agent(id int, command string, arguments any) (json.RawMessage, er
 	return raw, nil
 }
 
-// pingAgent waits 3 s for an answer, as PVE does. An agent that a fault keeps silent costs the same
-// time.
+// pingAgent waits 3 s for an answer, as PVE does, even for an agent that a fault keeps silent.
 func (c *call) pingAgent(id int, socket string) error {
 	delay, _ := strconv.ParseFloat(c.s.Fault(state.FaultAgentDelay), 64)
 	late := time.Until(c.startedAt(id).Add(time.Duration(delay * float64(time.Second))))

@@ -25,8 +25,7 @@ func (c *call) lockVM(id int, fn func() error) error {
 	})
 }
 
-// lockStorage runs fn while holding a storage's lock: the node's, or the cluster's for a shared
-// storage.
+// lockStorage holds a storage's lock: the node's, or the cluster's for a shared storage.
 func (c *call) lockStorage(st state.Storage, fn func() error) error {
 	name, shown := "storage-"+st.Name, "/var/lock/pve-manager/pve-storage-"+st.Name
 	work := func() error {

@@ -232,8 +232,7 @@ func qmDestroy(c *call) error {
 	})
 }
 
-// checkBasesFree refuses to destroy a template whose disks linked clones read. A thin pool's clones
-// do not.
+// checkBasesFree refuses a template whose disks linked clones read. A thin pool's clones do not.
 func (c *call) checkBasesFree(conf *state.Conf) error {
 	for _, d := range state.Drives(conf.Values) {
 		if conf.IsTemplate() && c.s.UsedBy(d.File) {

@@ -121,9 +121,8 @@ func qmList(c *call) error {
 	return nil
 }
 
-// qmConfig prints a config, or with --snapshot that of a snapshot, sorted, with pending values
-// applied unless --current. qm verifies what it prints, and the schema does not know the lock value
-// of a destroy.
+// qmConfig prints a config, or a snapshot's with --snapshot, sorted, with pending values applied
+// unless --current. It verifies the result, and the schema does not know the lock of a destroy.
 func qmConfig(c *call) error {
 	conf, err := c.s.LoadConf(c.id())
 	if err != nil {

@@ -33,8 +33,7 @@ func machineOf(conf *state.Conf, machine, cpu, mtu string) savedAs {
 	return savedAs{machine, cpu, mtu, conf.Get("cores"), conf.Get("sockets"), conf.Get("memory"), strings.Join(devices, " ")}
 }
 
-// The description is a separate block at the end of the state, within the volume's size if that
-// exceeds what was written.
+// The description is a block at the state's end, within the volume's size if that is larger.
 const (
 	noteSize  = 4096
 	noteMagic = "\nlinus lab state of "

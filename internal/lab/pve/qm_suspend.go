@@ -108,8 +108,7 @@ func (c *call) undoSuspend(vm state.VM, conf *state.Conf, volid string) error {
 	return errors.Join(c.drv.Continue(c.ctx, c.s, vm), c.freeVolume(volid), c.s.WriteConf(vm.ID, conf))
 }
 
-// saveState writes what runs in a paused VM to a volume. A file gets only the size of what was
-// written.
+// saveState writes what runs in a paused VM to a volume. A file is as large as what is written.
 func (c *call) saveState(vm state.VM, volid, path string) error {
 	if c.s.UseFault(state.FaultStorageFull) {
 		return errors.New("qemu_savevm_state_iterate error -28")
@@ -125,8 +124,7 @@ func (c *call) saveState(vm state.VM, volid, path string) error {
 	return c.drv.SaveMemory(c.ctx, c.s, vm, path, size)
 }
 
-// stateSize is what PVE reserves for a state: the state is saved while the machine runs, and so
-// partly twice.
+// stateSize is what PVE reserves: a state is saved while the machine runs, and so partly twice.
 func stateSize(conf *state.Conf) int64 { return 2*memoryBytes(conf) + 500<<20 }
 
 // allocState creates the volume for a VM's state. storage "" leaves the choice to stateStorage.
@@ -178,8 +176,7 @@ func (c *call) machineVersion() string {
 	return "10.1"
 }
 
-// restore starts a VM from its saved state, and then frees the state. The caller holds the VM's
-// lock.
+// restore starts a VM from its saved state, and frees the state. The caller holds the VM's lock.
 func (c *call) restore(vm state.VM) error {
 	volid := vm.Conf.Get("vmstate")
 	fmt.Fprintf(c.stdout, "Resuming suspended VM\nactivating and using '%s' as vmstate\n", volid)

@@ -53,8 +53,8 @@ type command struct {
 	options string
 }
 
-// qmVerb returns a simulated command as one PVE version takes it. A test checks what is simulated
-// against the option lists.
+// qmVerb returns a simulated command as one PVE version takes it. A test checks the simulated
+// commands against the option lists.
 func qmVerb(version, name string) (*verb, error) {
 	raw, err := optionLists.ReadFile("qm-options-" + version + ".json")
 	if err != nil {

@@ -18,8 +18,7 @@ const (
 	accelTCG = "tcg" // emulation
 )
 
-// kvmProbeTime is many times what a kernel needs to boot under KVM, and also enough under
-// emulation.
+// kvmProbeTime is far more than a kernel's boot takes under KVM, and enough under emulation.
 const kvmProbeTime = 6 * time.Second
 
 // verdict says whether KVM works on this machine, and why not.

@@ -40,8 +40,7 @@ func (Driver) CreateDisk(ctx context.Context, dst, format string, size int64) er
 	return makeDisk(ctx, dst, "create", "-q", "-f", format, dst, strconv.FormatInt(size, 10))
 }
 
-// ImportDisk converts an image of any format that qemu-img reads. A machine may have it open if the
-// machine is paused.
+// ImportDisk converts an image of any format qemu-img reads. A paused machine may have it open.
 func (Driver) ImportDisk(ctx context.Context, src, dst, format string) error {
 	return makeDisk(ctx, dst, "convert", "-q", "-U", "-O", format, src, dst)
 }

@@ -12,10 +12,9 @@ import (
 	"linus/internal/sleep"
 )
 
-// Disks are plugged into and unplugged from a running machine in Proxmox's steps. A SCSI disk goes
-// at once, mounted or not. Its controller is a PCI card, which goes when the guest releases it. If
-// that takes too long, the result is as with Proxmox: the disk is gone, its controller stays, and
-// the next attempt succeeds.
+// Disks are plugged and unplugged in Proxmox's steps. A SCSI disk goes at once, mounted or not. Its
+// controller is a PCI card, which goes when the guest releases it. If that takes too long, the disk
+// is gone, the controller stays, and the next attempt succeeds, as with Proxmox.
 
 // How long Proxmox waits for the disk and for its controller.
 const (
@@ -111,8 +110,7 @@ func deleteDevice(ctx context.Context, dir, id string, limit time.Duration) erro
 	}
 }
 
-// deleteDrive closes what was behind a disk. For a disk that the machine was started with, nothing
-// is left to close.
+// deleteDrive closes what was behind a disk. Nothing is left of a disk the machine started with.
 func deleteDrive(ctx context.Context, dir, slot string) error {
 	var said string
 	err := ask(ctx, dir, "human-monitor-command", map[string]any{"command-line": "drive_del " + state.DriveID(slot)}, &said)

@@ -19,8 +19,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Driver runs each VM as a QEMU machine in the lab's network namespace. It needs root and
-// /dev/net/tun.
+// Driver runs each VM as a QEMU machine in the lab's network. It needs root and /dev/net/tun.
 type Driver struct{}
 
 // stopGrace is how long QEMU may take to flush its disks and exit before it is killed.
@@ -38,8 +37,7 @@ func (Driver) Up(ctx context.Context, s *state.State) error {
 // Down ends every machine, whoever started it: all live in the namespace.
 func (Driver) Down(ctx context.Context, s *state.State) error { return netns.Down(ctx, s) }
 
-// BuildImage returns the cached guest image and decides, once for this lab, between KVM and
-// emulation.
+// BuildImage returns the cached guest image and decides, once per lab, between KVM and emulation.
 func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
 	cache, err := image.CacheDir()
 	if err != nil {
@@ -58,8 +56,7 @@ func (Driver) BuildImage(ctx context.Context, s *state.State) (string, error) {
 	return image, sys.WriteFile(s.Path("accel"), []byte(verdict.accel()), 0o644)
 }
 
-// Start makes the seed and starts the machine. QEMU goes to the background, in its own session,
-// when the machine is set up.
+// Start makes the seed and starts the machine. QEMU then goes to the background in its own session.
 func (d Driver) Start(ctx context.Context, s *state.State, vm state.VM) error {
 	return d.launch(ctx, s, vm, "")
 }
@@ -172,8 +169,7 @@ func (Driver) Stop(ctx context.Context, s *state.State, vm state.VM) error {
 // Shutdown asks the guest's agent if it is enabled, as PVE does, else presses the power button.
 func (d Driver) Shutdown(ctx context.Context, s *state.State, vm state.VM) error {
 	if vm.Conf.AgentEnabled() {
-		// The agent does not answer this command. If it does not even listen, the wait below
-		// reports it.
+		// The agent does not answer this. If it does not even listen, the wait below reports it.
 		_, err := agent.Call(ctx, s.AgentSocket(vm.ID), "guest-shutdown", nil, agent.PingTimeout)
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) && !errors.Is(err, io.EOF) {
 			return err

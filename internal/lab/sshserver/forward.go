@@ -56,7 +56,7 @@ func (c *Conn) listen(r forwardRequest) (answer []byte, ok bool) {
 		return nil, false
 	}
 	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
-	for n := 0; errors.Is(err, syscall.EADDRINUSE) && n < 100; n++ { // a child process keeps a closed listener open between its fork and its exec
+	for n := 0; errors.Is(err, syscall.EADDRINUSE) && n < 100; n++ { // a child process may hold a closed listener until its exec
 		_ = sleep.For(context.Background(), 2*time.Millisecond)
 		l, err = (&net.ListenConfig{}).Listen(context.Background(), "tcp", join("127.0.0.1", r.Port))
 	}
@@ -161,9 +161,8 @@ func (c *Conn) passOn(offered ssh.NewChannel, conn net.Conn) {
 	splice(channel, requests, conn)
 }
 
-// splice passes bytes both ways until both directions have ended, one fails, or the channel is
-// gone. It then closes the connection, even if that is silent, but not before it has passed on what
-// the channel brought.
+// splice passes bytes both ways until both directions have ended, one fails, or the channel is gone.
+// It then closes the connection, even a silent one, once the channel's data has been passed on.
 func splice(channel ssh.Channel, requests <-chan *ssh.Request, conn net.Conn) {
 	var out sync.WaitGroup
 	out.Go(func() {

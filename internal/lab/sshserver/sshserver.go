@@ -114,8 +114,7 @@ func SendEnd(channel ssh.Channel, status syscall.WaitStatus) {
 	}{Signal: strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG"), CoreDumped: status.CoreDump()}))
 }
 
-// Key returns the private key in a file, an Ed25519 or RSA key. It creates the file if it does not
-// exist.
+// Key returns the Ed25519 or RSA private key in a file, which it creates if missing.
 func Key(path, comment string, ofRSA bool) (ssh.Signer, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {

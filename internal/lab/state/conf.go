@@ -18,7 +18,7 @@ import (
 type Conf struct {
 	Values    map[string]string
 	pending   map[string]string
-	Drive     map[string]string            // old values on the cloud-init drive that have changed since it was made; nil: no section
+	Drive     map[string]string            // old values still on the cloud-init drive; nil: no section
 	Snapshots map[string]map[string]string // by name
 }
 
@@ -194,8 +194,7 @@ func (c *Conf) MAC() string {
 	return ""
 }
 
-// EncodeText does what PVE::Tools::encode_text does: control and high characters, ':' and '%'
-// become %XX.
+// EncodeText is PVE::Tools::encode_text: control and high characters, ':' and '%' become %XX.
 func EncodeText(text string) string {
 	var b strings.Builder
 	for _, c := range []byte(text) {

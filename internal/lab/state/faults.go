@@ -43,8 +43,8 @@ const (
 	FaultMissingNode        Fault = "missing_node"          // name of a node that is offline
 	FaultMissingTemplate    Fault = "missing_template"      // ID of a VM that nobody finds
 	FaultNoQuorum           Fault = "no_quorum"             // 1: every write fails
-	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: the host's neighbour table shows this hardware address for every VM's address
-	FaultNeighbourAddress   Fault = "neighbour_address"     // process: the table shows this address, a stranger's, for every VM's card
+	FaultNeighbourMAC       Fault = "neighbour_mac"         // process: hardware address of every VM's address in the host's neighbour table
+	FaultNeighbourAddress   Fault = "neighbour_address"     // process: address, a stranger's, of every VM's card in that table
 	FaultHAManaged          Fault = "ha_managed"            // ID of a VM that is a resource of the HA manager
 	FaultRouted             Fault = "routed"                // process, 1: the host reaches its VMs through a router
 )
@@ -108,8 +108,7 @@ func (s *State) editFaults(edit func(map[Fault]string)) error {
 	})
 }
 
-// Fault returns a fault's value, or "" when it is off. An unreadable control file counts as no
-// faults.
+// Fault returns a fault's value, or "" if it is off or the control file is unreadable.
 func (s *State) Fault(fault Fault) string {
 	faults, _ := s.ActiveFaults()
 	return faults[fault]

@@ -16,8 +16,7 @@ import (
 
 // The nodes of a cluster, and what each sees of the others. A lab of one node has no members.
 
-// Member is a node of a cluster, as stored in cluster.json. Each node is a lab with its own
-// directory.
+// Member is a node of a cluster, as stored in cluster.json: a lab with its own directory.
 type Member struct {
 	Name        string    `json:"name"`
 	Dir         string    `json:"dir"`
@@ -38,8 +37,7 @@ func (m Member) Gone() time.Time {
 	return m.Down
 }
 
-// Common is a path below the directory that all nodes of a cluster share; without a cluster, below
-// the state directory.
+// Common is a path in what all nodes of a cluster share, or without one in the state directory.
 func (s *State) Common(elem ...string) string {
 	if s.Config.Cluster == "" {
 		return s.Path(elem...)
@@ -158,8 +156,7 @@ func (s *State) Quorate() error {
 	return nil
 }
 
-// WriteMembers writes etc/pve/.members as pmxcfs shows it: on a host without a cluster, the file
-// has no list of nodes.
+// WriteMembers writes etc/pve/.members as pmxcfs shows it: without a cluster, it lists no nodes.
 func (s *State) WriteMembers() error {
 	nodes := s.Nodes()
 	m := map[string]any{"nodename": s.Config.Node, "version": len(nodes) - 1}

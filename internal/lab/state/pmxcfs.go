@@ -12,9 +12,8 @@ import (
 )
 
 // The nodes of a cluster share one /etc/pve as long as they have quorum. A node without quorum
-// keeps what it saw last, and nothing can be written there: pmxcfs refuses with `Permission
-// denied`. Root ignores file modes, so for root the lab makes the files immutable, and the error is
-// `Operation not permitted`.
+// keeps what it saw last, and pmxcfs refuses writes with `Permission denied`. Root ignores file
+// modes, so for root the lab makes the files immutable, and the error is `Operation not permitted`.
 
 // clusterFiles are the entries of /etc/pve that all nodes share.
 var clusterFiles = []string{"nodes", "priv", "ha", "storage.cfg"}

@@ -15,8 +15,7 @@ import (
 	"linus/internal/lab/sys"
 )
 
-// Config is the content of lab.json: the settings a lab was brought up with. Up writes it; every
-// other command reads it.
+// Config is lab.json: the settings of a lab, which Up writes and every other command reads.
 type Config struct {
 	Driver  string `json:"driver"`
 	Version string `json:"version"` // PVE version to simulate: 9.2 or 8.2
@@ -36,8 +35,7 @@ type Config struct {
 	SlowMS         int    `json:"slow_ms,omitempty"`         // start-up time of each qm, pvesh and pvesm, and of loading their modules
 	CallMS         int    `json:"call_ms,omitempty"`         // time of a call whose modules are already loaded
 
-	// These are set for a node of a cluster only. Up and Down act on the lab of the first node, for
-	// the whole cluster.
+	// Only for a node of a cluster. Up and Down act on the first node's lab for the whole cluster.
 	Cluster string `json:"cluster,omitempty"` // directory of what all nodes share; "": no cluster
 	Sizes   string `json:"sizes,omitempty"`   // first node only: memory in MiB and CPUs of each node, `32768/8 16384/4`
 }
@@ -128,14 +126,12 @@ func (s *State) BinDir() string { return s.Path("bin") }
 // SSHDir holds the lab's sshd: host key, client key pair, config, pid file.
 func (s *State) SSHDir() string { return s.Path("ssh") }
 
-// ClientKeyPath is the private key that logs in to the lab's sshd; all nodes of a cluster use the
-// first node's.
+// ClientKeyPath is the private key that logs in to the lab's sshd: in a cluster, the first node's.
 func (s *State) ClientKeyPath() string { return filepath.Join(s.Root(), "ssh", "id_ed25519") }
 
 // KnownHostsPath is the known_hosts file with the host key of the lab's sshd.
 func (s *State) KnownHostsPath() string { return s.Path("ssh", "known_hosts") }
 
-// HomeDir is the home of the user who logs in. It belongs to the lab, so that a session neither
-// runs the start-up files of the machine's user (bash reads .bashrc under sshd) nor leaves anything
-// in that user's home.
+// HomeDir is the login user's home in the lab, so that sessions neither run the start-up files of
+// the machine's user (bash reads .bashrc under sshd) nor leave anything in that user's home.
 func (s *State) HomeDir() string { return s.Path("home") }

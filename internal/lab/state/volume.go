@@ -51,8 +51,7 @@ func (s *State) Storage(name string) (Storage, error) {
 	return Storage{}, Fail(255, "storage '%s' does not exist", name)
 }
 
-// VolumePattern splits the last part of a volume's name into what it is (vm or base), the owner,
-// and the rest.
+// VolumePattern splits a volume's last name into what it is (vm or base), its owner, and the rest.
 var VolumePattern = lazyregexp.New(`^(vm|base)-(\d+)-(\S+)$`)
 
 // VolumePath is the file behind a volume ID such as local-lvm:vm-100-disk-0 or
@@ -97,8 +96,7 @@ func Owner(volid string) int {
 }
 
 // NewVolume finds the lowest free disk name of a VM on a storage. The caller holds the storage's
-// lock until the file exists. As in PVE, any file with the number counts as taken, whatever its
-// format.
+// lock until the file exists. As in PVE, a file of any format takes its number.
 func (s *State) NewVolume(st Storage, id int, format string) (volid string, err error) {
 	for n := range 100 {
 		stem := fmt.Sprintf("vm-%d-disk-%d", id, n)

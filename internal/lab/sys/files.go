@@ -1,5 +1,5 @@
-// Package sys is the lab's access to the machine it runs on: files that appear complete, processes
-// recorded so that a reused PID is never mistaken for them, and tools that end with their caller.
+// Package sys is the lab's access to its machine: files that appear complete, processes recorded so
+// that a reused PID is never mistaken for them, and tools that end with their caller.
 // It knows nothing about labs.
 package sys
 
@@ -127,8 +127,7 @@ func OpenPipes(n int) ([]Pipe, error) {
 	return pipes, nil
 }
 
-// MountPoints returns the mount points that a process sees; proc is the process's directory in
-// /proc.
+// MountPoints returns the mount points that a process sees; proc is its directory in /proc.
 func MountPoints(proc string) (points []string) {
 	raw, _ := os.ReadFile(filepath.Join(proc, "mountinfo"))
 	for line := range strings.Lines(string(raw)) {

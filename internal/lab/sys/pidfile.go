@@ -15,8 +15,7 @@ import (
 )
 
 // A pid file holds `<pid> <start time>`, with the start time as the kernel counts it (field 22 of
-// /proc/<pid>/stat), so that a process with a reused PID is never mistaken for the recorded one,
-// and never killed.
+// /proc/<pid>/stat), so that a reused PID is never mistaken for the process, and never killed.
 
 // WritePidFile records a process.
 func WritePidFile(path string, pid int) error {

@@ -24,9 +24,8 @@ type options map[string]string
 
 func (o options) has(name string) bool { _, given := o[name]; return given }
 
-// parse reads options up to the first word that is none, and returns the rest. known lists the
-// known options: a name ends with "=" if the option takes a value, and then with "!" if it is
-// required.
+// parse reads options up to the first other word, and returns the rest. known lists the options:
+// "=" marks those with a value, a "!" at the end those that are required.
 func parse(tool string, args []string, known string, set func(name, value string) error) (rest []string, o options, err error) {
 	o = options{}
 	must := strings.Fields(known)
@@ -53,8 +52,7 @@ func parse(tool string, args []string, known string, set func(name, value string
 	return args, o, nil
 }
 
-// variable matches what systemd itself substitutes: $NAME as a whole word, ${NAME} anywhere, and
-// $$.
+// variable matches what systemd itself substitutes: $NAME as a whole word, ${NAME}, and $$.
 var variable = lazyregexp.New(`^\$[A-Za-z_][A-Za-z0-9_]*$|\$\{|\$\$`)
 
 // run is systemd-run. It returns when the unit is started.
@@ -200,7 +198,7 @@ func (m Manager) stop(u unit, _ options) (int, error) {
 	if err := u.signal(unix.SIGTERM); err != nil {
 		return 1, err
 	}
-	for u.loaded() && m.unit(u.Name).Active != "inactive" { // once it is inactive, only processes that it left behind remain
+	for u.loaded() && m.unit(u.Name).Active != "inactive" { // afterwards only processes it left behind remain
 		time.Sleep(5 * time.Millisecond) //nolint:forbidigo // it ends by itself
 	}
 	return 0, nil
@@ -224,8 +222,7 @@ func (m Manager) kill(u unit, o options) (int, error) {
 		start, _ := sys.ProcessStart(u.Main)
 		return 0, signalProcess(u.Main, start, sig)
 	}
-	// systemd does nothing else meanwhile: what the unit runs after its processes have ended does
-	// not get the signal.
+	// systemd does nothing else meanwhile: what the unit runs after these processes gets no signal.
 	if err := u.signal(unix.SIGSTOP); err != nil {
 		return 1, err
 	}

@@ -51,7 +51,7 @@ func (m Manager) load(u unit, taken func(name string) bool, why string) error {
 	cmd.Dir = "/"
 	cmd.Stdin = strings.NewReader(string(settings))
 	cmd.Stdout, cmd.Stderr = journal, journal
-	cmd.ExtraFiles = []*os.File{reports, lock} // the name is taken until the supervisor has recorded it, whoever is killed
+	cmd.ExtraFiles = []*os.File{reports, lock} // the name is taken until it is recorded, whoever is killed
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := cmd.Start(); err != nil {
 		return err
@@ -220,8 +220,7 @@ func endText(status syscall.WaitStatus) string {
 	return strings.TrimPrefix(unix.SignalName(status.Signal()), "SIG")
 }
 
-// terminate ends the main process, gently at first. With KillMode=mixed it also kills what that
-// process leaves.
+// terminate ends the main process, gently at first; KillMode=mixed also kills what it leaves.
 func (s *supervisor) terminate() error {
 	gone := func() bool { return s.u.Main == 0 }
 	for _, end := range []struct {
@@ -235,8 +234,7 @@ func (s *supervisor) terminate() error {
 		if err := s.in("deactivating", end.sub); err != nil {
 			return err
 		}
-		// The process is not reaped yet, so its PID cannot be reused. A stopped process is
-		// continued, as systemd does.
+		// Not reaped yet, so the PID cannot be reused. As with systemd, a stopped process runs on.
 		_, _ = unix.Kill(s.u.Main, end.sig), unix.Kill(s.u.Main, unix.SIGCONT)
 		s.await(gone, end.limit)
 	}

@@ -130,8 +130,7 @@ func (m Manager) Reboot() error {
 	defer lock.Close()
 	for _, name := range m.names() {
 		if u := m.unit(name); u.loaded() {
-			// Stop the supervisor first: it must neither see its main process end nor start
-			// anything.
+			// Stopped first, it can neither see its main process end nor start anything.
 			err = errors.Join(err, u.signal(unix.SIGSTOP), m.killTree(u.PID), u.signal(unix.SIGKILL))
 		}
 		err = errors.Join(err, os.RemoveAll(m.path("units", name)))
@@ -216,8 +215,7 @@ func signalProcess(pid int, start uint64, sig unix.Signal) error {
 	})
 }
 
-// killTree kills everything below a supervisor and returns when nothing is left. The supervisor
-// need not reap the processes.
+// killTree kills everything below a supervisor, which need not reap, until nothing is left.
 func (m Manager) killTree(supervisor int) error {
 	deadline := time.Now().Add(10 * time.Second)
 	for {

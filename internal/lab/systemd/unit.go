@@ -53,7 +53,6 @@ func (u unit) loaded() bool {
 	return alive && u.PID != 0 && start == u.Start
 }
 
-// signal signals the unit's supervisor.
 func (u unit) signal(sig unix.Signal) error { return signalProcess(u.PID, u.Start, sig) }
 
 // unit returns the current state of the named unit.
@@ -86,7 +85,6 @@ func (m Manager) taken(name string) bool {
 
 var unitName = lazyregexp.New(`^[A-Za-z0-9:_\\@][A-Za-z0-9:_.\\@-]{0,254}$`)
 
-// fullName is a unit's name with its suffix.
 func fullName(name string) (string, error) {
 	if !unitName.MatchString(name) {
 		return "", fmt.Errorf("invalid unit name %q", name)
