@@ -22,7 +22,7 @@ import (
 // A process guest cannot be written to a disk. When it is suspended, its processes are stopped
 // where they are (SIGSTOP) and keep their memory; to everybody who asks the host, the VM is off.
 // When continued, they are the same processes of the same boot. This does not reproduce memory
-// being freed, a state that survives the machine's restart, a clock that stood still, or a snapshot
+// being freed, a state that survives the machine's restart, a clock that was stopped, or a snapshot
 // with memory: a process cannot be copied, so such a snapshot boots.
 
 // stoppedFile lists the processes that were stopped, one per line, the guest's init first;
