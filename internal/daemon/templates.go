@@ -96,9 +96,17 @@ type auditedTemplates struct {
 	o     Options
 }
 
+// byClient names the command line as the client of a call that no other client made.
+func byClient(ctx context.Context) context.Context {
+	if job.ClientFrom(ctx) != "" {
+		return ctx
+	}
+	return job.WithClient(ctx, "cli")
+}
+
 func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSpec, progress func(job.Progress)) (vm.VM, error) {
 	r := telemetry.Record{Action: telemetry.ActionBuildTemplate, VMName: spec.Name, Detail: spec.OS}
-	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+	return telemetry.Change(byClient(ctx), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
 		v, err := t.TemplateStore.BuildTemplate(ctx, spec, progress)
 		ofVM(r, v)
 		return v, err
@@ -107,7 +115,7 @@ func (t auditedTemplates) BuildTemplate(ctx context.Context, spec job.TemplateSp
 
 func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (vm.VM, error) {
 	r := telemetry.Record{Action: telemetry.ActionRemoveTemplate, VMName: nameOrID}
-	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+	return telemetry.Change(byClient(ctx), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
 		v, err := t.TemplateStore.RemoveTemplate(ctx, nameOrID)
 		ofVM(r, v)
 		if err == nil {
@@ -119,7 +127,7 @@ func (t auditedTemplates) RemoveTemplate(ctx context.Context, nameOrID string) (
 
 func (t auditedTemplates) RenameTemplate(ctx context.Context, from, to string) (vm.VM, error) {
 	r := telemetry.Record{Action: telemetry.ActionRenameTemplate, VMName: from, Detail: "from " + from}
-	return telemetry.Change(ctx, t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
+	return telemetry.Change(byClient(ctx), t.audit, r, func(r *telemetry.Record) (vm.VM, error) {
 		v, err := t.TemplateStore.RenameTemplate(ctx, from, to)
 		ofVM(r, v)
 		if err == nil {
@@ -154,7 +162,7 @@ func (t auditedTemplates) Uninstall(ctx context.Context, spec job.UninstallSpec)
 		return t.TemplateStore.Uninstall(ctx, spec)
 	}
 	r := telemetry.Record{Action: telemetry.ActionUninstall}
-	return telemetry.Change(job.WithClient(ctx, "cli"), t.audit, r, func(r *telemetry.Record) (job.Uninstalled, error) {
+	return telemetry.Change(byClient(ctx), t.audit, r, func(r *telemetry.Record) (job.Uninstalled, error) {
 		done, err := t.TemplateStore.Uninstall(ctx, spec)
 		r.Node = done.Node
 		return done, err

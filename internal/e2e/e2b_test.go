@@ -198,11 +198,12 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 	h := newHost(t, lab.DriverProcess, "LINUS_DATABASE_URL="+pgtest.Database(t))
 	settings := h.env
 	engines := make([]string, 2)
+	var other *host
 	for i := range engines {
 		engines[i] = "127.0.0.1:" + freePort(t)
 		h.env = append(settings[:len(settings):len(settings)], "E2B_ADDR="+engines[i])
 		if i > 0 {
-			h.another(t)
+			other = h.another(t)
 			continue
 		}
 		if err := os.MkdirAll(h.state, 0o700); err != nil {
@@ -232,6 +233,18 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("what the client has seen (-want +got):\n%s", diff)
+	}
+	changes := 0
+	for line := range strings.Lines(readAll(filepath.Join(h.state, "audit.log")) + readAll(filepath.Join(other.state, "audit.log"))) {
+		if strings.Contains(line, `"rename_template"`) || strings.Contains(line, `"remove_template"`) {
+			changes++
+			if !strings.Contains(line, `"who":"e2b"`) {
+				t.Errorf("its change of a template is recorded as another client's: %s", line)
+			}
+		}
+	}
+	if changes == 0 {
+		t.Error("none of its changes of templates is recorded")
 	}
 	h.until(t, func() bool { return !strings.Contains(h.cli(t, "vm", "list"), "build-") })
 }

@@ -28,7 +28,7 @@ func (q *said) set(lines []string) (came, went []string) {
 	before := q.lines
 	q.lines = lines
 	came = slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return slices.Contains(before, l) })
-	went = slices.DeleteFunc(before, func(l string) bool { return slices.Contains(lines, l) })
+	went = slices.DeleteFunc(slices.Clone(before), func(l string) bool { return slices.Contains(lines, l) })
 	return came, went
 }
 

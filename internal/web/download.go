@@ -69,11 +69,11 @@ func (a *api) output(w http.ResponseWriter, r *http.Request) {
 			a.failed(w, r, err)
 			return
 		}
+		dropped += last.Dropped
 		if offset = last.Next; len(last.Data) == 0 {
 			break
 		}
 		data = append(data, last.Data...)
-		dropped += last.Dropped
 	}
 	h := w.Header()
 	h.Set("Content-Type", "text/plain; charset=utf-8")

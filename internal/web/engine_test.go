@@ -34,6 +34,7 @@ type engine struct {
 	complete  bool
 	echoes    bool  // input is part of the output
 	gap       int64 // where the middle of an output is left out; 0: nowhere
+	noTail    bool  // nothing was kept after the gap
 	outputErr error
 	vms       []job.VMInfo
 	vmsErr    error
@@ -180,6 +181,9 @@ func (e *engine) Output(_ context.Context, jobID, stream string, offset, limit i
 		chunk.Data, chunk.Next, chunk.Complete = []byte(all[begin:e.gap]), e.gap, false
 		if offset == e.gap {
 			chunk = job.Chunk{Data: []byte("tail"), Offset: e.gap + 100, Next: e.gap + 104, Dropped: 100, Complete: true}
+			if e.noTail {
+				chunk = job.Chunk{Offset: e.gap + 100, Next: e.gap + 100, Dropped: 100, Complete: true}
+			}
 		}
 	}
 	return chunk, nil

@@ -30,7 +30,7 @@ func TestJobPage_OfAParent(t *testing.T) {
 		}
 	}
 	_, text = v.get("/jobs/" + id + "/tests")
-	for _, want := range []string{"2 tests, 1 failed", "go=1.25: s", "&lt;script&gt;bad", "&lt;b&gt;no", "Not read: go=1.26/b.xml: is no whole XML"} {
+	for _, want := range []string{`<a href="/jobs" aria-current="page">`, "2 tests, 1 failed", "go=1.25: s", "&lt;script&gt;bad", "&lt;b&gt;no", "Not read: go=1.26/b.xml: is no whole XML"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("the page of tests lacks %s", want)
 		}

@@ -92,7 +92,7 @@ func TestDiff_ShowsThePatchAsText(t *testing.T) {
 	}
 	code, text := v.get("/jobs/" + id + "/diff")
 	for _, want := range []string{
-		"1 commit, 1 file changed (+1 -1), pushed to fix", "\n+ not of the patch\n", `<span class="file">diff --git a/a.txt b/a.txt</span>`,
+		`<a href="/jobs" aria-current="page">`, "1 commit, 1 file changed (+1 -1), pushed to fix", "\n+ not of the patch\n", `<span class="file">diff --git a/a.txt b/a.txt</span>`,
 		`<span class="hunk">@@ -1 +1 @@</span>`, `<span class="removed">-one</span>`, `<span class="added">+&lt;script&gt;two` + "\uFFFD</span>", "\n same\n",
 	} {
 		if !strings.Contains(html.UnescapeString(text), html.UnescapeString(want)) {

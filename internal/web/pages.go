@@ -269,7 +269,7 @@ func (p *pages) frame(r *http.Request, name string, view any) frame {
 		f.Scripts, f.Styles = v.scripts(), v.styles()
 	}
 	switch name {
-	case "job", "events", "terminal", "files":
+	case "job", "events", "diff", "tests", "lines", "terminal", "files":
 		f.Section = "jobs"
 	case "vm", "confirm":
 		f.Section = "vms"

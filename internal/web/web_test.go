@@ -179,6 +179,11 @@ func TestOutput_ReportsWhatIsLeftOut(t *testing.T) {
 	if got := resp.Header(); resp.Body.String() != "headtail" || got.Get("Linus-Dropped") != "100" || got.Get("Linus-Next-Offset") != "108" || got.Get("Linus-Complete") != "true" {
 		t.Errorf("%q %v", resp.Body, got)
 	}
+	h = web.Handler(web.Options{Engine: &engine{outputs: map[string]string{"stdout": "head---"}, complete: true, gap: 4, noTail: true}, MCP: echo, Token: token, Log: log})
+	resp = request(t, h, http.MethodGet, "/jobs/"+id+"/output", nil)
+	if got := resp.Header(); resp.Body.String() != "head" || got.Get("Linus-Dropped") != "100" || got.Get("Linus-Next-Offset") != "104" {
+		t.Errorf("without a tail: %q %v", resp.Body, got)
+	}
 }
 
 func TestArtifact_IsTheFileWhateverItsName(t *testing.T) {
