@@ -1,28 +1,27 @@
 # shellcheck shell=bash
-# The address a VM is to have, which is known before it boots unless the network
-# gives it one. VM_IP_CONFIG is one of
+# Chooses and reserves the address of a VM. It is known before the VM boots unless the network
+# assigns it. VM_IP_CONFIG is one of
 #   dhcp                 IPv4, by DHCP
 #   auto6 (or slaac)     IPv6 only, as its router tells
 #   dhcp6                IPv6 only, by DHCP
 #   ADDRESS/PREFIX       this one, IPv4 or IPv6; a pool of one
 #   FIRST-LAST/PREFIX    one out of this pool
 #
-# An address is never given twice. It is taken while a config anywhere in the
-# cluster names it, and free again with that VM, whoever destroyed it. From the
-# choice until the config is there it is reserved: by a file of that name in
-# LINUS_HOST_DIR (/var/lib/linus)/addresses, of one line: job, process and its
-# start, boot, date. A run that was killed leaves commands at work that can
-# still write the address into a config: its reservation holds until its VM is
-# destroyed, or its lease says that nothing is under way and address_grace has
-# passed since somebody found it (a process 0 then). Nodes of one cluster have one list of configs but a
-# list of reservations each: where two of them chose the same address at once,
-# both see it in the configs, and both give it back.
+# No address is given twice. It is taken while a config anywhere in the cluster names it, and free
+# again once that VM is destroyed, by whomever. From the choice until the config is written, a file
+# of that name in LINUS_HOST_DIR (/var/lib/linus)/addresses reserves it. The file has one line: job,
+# process and its start, boot, date. A killed run may leave commands at work that still write the
+# address into a config. Its reservation holds until its VM is destroyed, or until its lease says
+# that nothing is under way and address_grace has passed since another run found the process gone
+# (the file has process 0 from then on). The nodes of a cluster share the configs, but each node has
+# its own reservations: if two nodes choose the same address at once, both see it in the configs and
+# both give it back.
 
 source "${BASH_SOURCE[0]%/*}/lease.sh"
 
 address_kind=''   # dhcp, auto6, dhcp6 or pool
 address_option='' # what goes into ipconfig0
-address_chosen='' # of a pool: the VM's, without prefix
+address_chosen='' # the address chosen from a pool, without prefix
 address_first='' address_last='' address_prefix=''
 address_grace=300 # seconds, longer than a qm set may take
 
@@ -101,7 +100,8 @@ address_choose() { # address_chosen, address_option
   address_set_option
 }
 
-# address_reserved: who reserved what, by address.
+# address_reserved: the reserved addresses (value yes). Removes the files of reservations that have
+# lapsed.
 address_read_reservations() {
   local file
   declare -gA address_reserved=()
@@ -140,8 +140,8 @@ address_look() { # <reservation>; address_held: yes or no
   fi
 }
 
-# The config that was written names the address: from now on that is what holds
-# it, if no other does.
+# Checks that the written config names the address and that no other VM's does. The config now holds
+# the address, so the reservation is dropped.
 address_settle() { # <vmid>
   local file own=no others=''
   if [[ ${address_kind} != pool ]]; then
@@ -164,7 +164,7 @@ address_settle() { # <vmid>
   address_drop "${vm_job}"
 }
 
-address_drop() { # <job>: what is reserved for it
+address_drop() { # <job>; removes its reservations
   local file job
   for file in "${LINUS_HOST_DIR:-/var/lib/linus}"/addresses/*; do
     if { read -r job _ <"${file}"; } 2>/dev/null && [[ ${job} == "$1" ]]; then
@@ -173,7 +173,7 @@ address_drop() { # <job>: what is reserved for it
   done
 }
 
-# Arithmetic on addresses, and the configs of all nodes' VMs and containers:
+# Address arithmetic, and the addresses in the configs of all nodes' VMs and containers:
 #   check FIRST LAST PREFIX GATEWAY       fails, in words, unless it is a pool
 #   choose FIRST LAST GATEWAY DIR TAKEN...   prints one that is free, from a
 #                                         random place on; nothing when none is

@@ -1,19 +1,17 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # settings and places are the runner's; arrays are shared between the functions
-# The files an ended task has left that the job's patterns match. Patterns are
-# relative to the task's working directory, or absolute; nothing in them but
-# * ? [] and ** means anything: [*] is a plain *. Hidden files are files like others, but
-# wildcards match no .git, and a directory's name is all that is in it. What they match must
-# lie, symlinks resolved, in the working directory, or for an absolute pattern in the
-# directory before its first wildcard. The engine compares names with patterns by the same
-# rules again (internal/capture). A part of the job runner.
+# Finds the files of an ended task that match the job's patterns. Patterns are relative to the
+# task's working directory, or absolute. Only * ? [] and ** are special in them: [*] is a plain *.
+# Hidden files match like others, but wildcards match no .git. A directory's name stands for
+# everything in it. With symlinks resolved, matches must lie in the working directory, or for an
+# absolute pattern in the directory before its first wildcard. The engine checks names against
+# patterns by the same rules again (internal/capture). Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/repository.sh"
 
-# artifacts_find writes the state's file artifacts.index, NUL-terminated: name,
-# absolute path, size, mode, sha256 of each file, and tells how many and what
-# was left out.
+# artifacts_find writes the state's file artifacts.index, NUL-terminated: name, absolute path, size,
+# mode and sha256 of each file. It reports how many there are and what was left out.
 artifacts_find() { # <max files> <max bytes each> <max bytes all>
   local number
   for number in "${@:1:3}" "$#"; do
@@ -24,7 +22,7 @@ artifacts_find() { # <max files> <max bytes each> <max bytes all>
   rm -rf -- "${state}/artifacts"
   : >"${state}/artifacts.new"
   if settings_need_sudo; then
-    # Where the task was root only root may see what it left.
+    # If the task ran as root, only root may see what it left.
     process_as_root "${BASH}" "${script}" collect "${HOME:-/}" "$@" \
       || result_fail vm "cannot look for artifacts as root" "read the job runner's log above this line"
     artifacts_lend
@@ -34,8 +32,8 @@ artifacts_find() { # <max files> <max bytes each> <max bytes all>
   mv -f -- "${state}/artifacts.new" "${state}/artifacts.index"
 }
 
-# artifacts_lend makes copies of what the login user cannot read, and puts these
-# into the index.
+# artifacts_lend copies the files that the login user cannot read, and puts the copies into the
+# index.
 artifacts_lend() {
   local name path size mode sum
   local -i count=0
@@ -57,8 +55,8 @@ artifacts_lend() {
   mv -f -- "${state}/artifacts.lent" "${state}/artifacts.new"
 }
 
-# artifacts_copy fills the login user's files artifacts/1, 2, ... with what root
-# alone can read.
+# artifacts_copy fills the login user's files artifacts/1, 2, ... with the content that only root
+# can read.
 artifacts_copy() {
   local path
   local -i count=0
@@ -88,8 +86,7 @@ artifacts_collect() { # <working directory, unless CWD is set> <max files> <max 
   result_line ARTIFACTS "${#artifacts_names[@]}"
 }
 
-# artifacts_match adds what one pattern matches to artifacts_names and
-# artifacts_paths.
+# artifacts_match adds the files that one pattern matches to artifacts_names and artifacts_paths.
 artifacts_match() { # <pattern>
   local pattern=$1 lead='' base path
   local -a found
@@ -159,8 +156,8 @@ artifacts_add() { # <path> <directory it must lie in> <literal part before> <pat
   fi
 }
 
-# artifacts_lies_in asks the kernel only where a symlink is on the way: files
-# may be many, and forks are slow in an emulated guest.
+# artifacts_lies_in asks the kernel only if the path has a symlink: there may be many files, and
+# forks are slow in an emulated guest.
 artifacts_lies_in() { # <path> <directory> <literal part before>
   local rest=${1#"$3"} way=$3 real
   while [[ ! -L ${way}${rest%%/*} ]]; do
@@ -172,8 +169,8 @@ artifacts_lies_in() { # <path> <directory> <literal part before>
   [[ ${real} == "${2%/}"/* ]]
 }
 
-# artifacts_index fills the index with what of artifacts_names keeps the limits,
-# and leaves only that there.
+# artifacts_index writes the files of artifacts_names that keep the limits into the index, and drops
+# the others from artifacts_names.
 artifacts_index() { # <max files> <max bytes each> <max bytes all>
   local -i i total=0
   local size mode path sum name

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The boot of VM vm_id, as the steps start_vm, wait_for_network and
-# verify_ssh_ready; and how a start or a stop of it is seen to have landed.
-# vm_config is the VM's. Whatever time is left, each wait looks once.
+# The boot of VM vm_id: the steps start_vm, wait_for_network and verify_ssh_ready, and the checks
+# that a start or a stop has landed. vm_config is the VM's config. Each wait looks at least once,
+# whatever time is left.
 
 source "${BASH_SOURCE[0]%/*}/egress.sh"
 source "${BASH_SOURCE[0]%/*}/guest.sh"
@@ -10,10 +10,10 @@ source "${BASH_SOURCE[0]%/*}/retry.sh"
 
 vm_mac='' vm_bridge='' # of its card net0
 vm_ip='' vm_host_key=''
-vm_told_ip='' vm_told_key='' # what the guest has told before it is asked (lib/restore.sh)
-vm_start_options=()          # for a start that is no boot (lib/restore.sh)
+vm_told_ip='' vm_told_key='' # what the guest reported before it is asked (lib/restore.sh)
+vm_start_options=()          # for a start that is not a boot (lib/restore.sh)
 
-# What the scripts that start a VM are told of how to reach it, with defaults.
+# Reads how the scripts that start a VM are to reach it, with defaults.
 boot_read_inputs() {
   : "${VM_SSH_USER:=}" "${VM_SSH_PORT:=22}" "${VM_NETWORK_TIMEOUT:=300}" "${VM_READY_TIMEOUT:=600}"
   : "${VM_ROUTED:=false}" "${VM_TRUST_FIRST_USE:=false}"
@@ -41,8 +41,8 @@ start_vm() {
   fi
 }
 
-# What to do about a start that Proxmox refused. boot_remedy.
-boot_explain() { # <what it said>
+# Says what to do about a start that Proxmox refused. Sets boot_remedy.
+boot_explain() { # <Proxmox's answer>
   case $1 in
     *"bridge '"*"' does not exist"*)
       boot_remedy="choose a bridge that the node has (PROXMOX_BRIDGE; ip -br link show type bridge), or make that one there"
@@ -71,8 +71,8 @@ stop_has_landed() {
 
 # --- wait_for_network ---
 
-# What the config says of card and address. vm_given_ip: the address it gives
-# the VM, empty when the network does; vm_ipv6_only: yes or no.
+# Reads card and address from the config. vm_given_ip: the VM's configured address, empty when the
+# network assigns it; vm_ipv6_only: yes or no.
 read_network() {
   local part
   local -a parts
@@ -129,7 +129,7 @@ wait_for_network() {
     if [[ -z ${guest_ip} ]]; then
       guest_find_address "${vm_id}" "${vm_mac}"
     fi
-    # An agent takes a while to come up, and some images have none.
+    # An agent takes a while to start, and some images have none.
     if [[ -z ${guest_ip} && ${guest_agent} == no && ${VM_TRUST_FIRST_USE} == true ]] && ((SECONDS - began >= 20)); then
       guest_find_neighbour "${vm_mac}" "${family}"
       guest_ip=${guest_neighbour}
@@ -164,9 +164,9 @@ wait_for_network() {
     "check that a DHCP server (for IPv6 alone: a router) answers on ${vm_bridge}; or set VM_IP_CONFIG and VM_GATEWAY, or raise VM_NETWORK_TIMEOUT"
 }
 
-# A limited VM speaks from its one address, which is as it has just said. It could say
-# another machine's: until now it could not speak from there, so whoever answers there
-# is another.
+# Opens the network of a limited VM, which may send only from the one address that its guest has
+# just reported. The guest could report another machine's address. The VM could not send from that
+# address before, so whatever answers there now is another machine.
 open_network() {
   local file others=''
   egress_read_word
@@ -199,7 +199,7 @@ fail_unseen() {
     'give VMs their addresses (VM_IP_CONFIG), or the node one in their network; where it must reach them through a router, VM_ROUTED=true takes what guests say'
 }
 
-# Without its agent's word a VM is whoever answers at an address.
+# Without its agent, nothing proves which machine answers at the VM's address.
 fail_without_agent() { # <seconds waited> <last seen>
   result_fail timeout "the guest agent of VM ${vm_id} on node '${probe_node}' did not answer within $1 s, so nothing proves which machine responds at its address; last seen: $2" \
     'use a template whose qemu-guest-agent runs (build-template.sh makes one), or install it in yours; VM_TRUST_FIRST_USE=true takes VMs without one, and whatever answers in their place, for jobs without secrets'
@@ -219,13 +219,13 @@ verify_ssh_ready() {
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
   wait_for_banner "${deadline}"
   check_place
-  guest_start_scan "${vm_ip}" "${VM_SSH_PORT}" ed25519 # read by pin_host_key: most have one
+  guest_start_scan "${vm_ip}" "${VM_SSH_PORT}" ed25519 # read by pin_host_key: most guests have an ed25519 key
   wait_for_guest "${deadline}"
   pin_host_key
 }
 
-# Trying the port starts none of Proxmox's tools. Where the address was given, it
-# is tried from the start of the boot on.
+# Trying the port starts none of Proxmox's tools. A given address is tried from the start of the
+# boot.
 wait_for_banner() { # <deadline>
   pace_next=20
   while :; do
@@ -245,16 +245,16 @@ wait_for_banner() { # <deadline>
     "check that the guest runs an SSH server on port ${VM_SSH_PORT} and the node reaches ${vm_ip}; or raise VM_READY_TIMEOUT"
 }
 
-# A guest with two cards in one network answers for the address of the one with both: so
-# Linux does, unless it is told otherwise.
+# By default, a Linux guest with two cards in one network answers for either address on both cards.
 fail_place() { # <problem>
   result_fail timeout "$1" "look for an address in use twice, a second DHCP server, or a second card of the guest in this network, where the guest needs \
 the sysctl net.ipv4.conf.all.arp_ignore=1; where none is: the guest tells another's address, so destroy it"
 }
 
-# A guest tells its address itself, and can tell another machine's. Where the node
-# is in the network, the network shows whose card answers there. Where it is not,
-# only an address that we gave is the VM's, or one a setting takes as told.
+# Checks that the VM is what answers at its address. The guest reports the address itself, and can
+# report another machine's. If the node is in that network, the network shows whose card answers
+# there. If not, only an address that linus gave is accepted, or any that the guest reports with
+# VM_ROUTED=true.
 check_place() {
   local try
   for try in 1 2 3; do
@@ -262,7 +262,7 @@ check_place() {
     if [[ ${guest_place} != hidden ]]; then
       break
     fi
-    guest_read_banner "${vm_ip}" "${VM_SSH_PORT}" # an entry may have been forgotten
+    guest_read_banner "${vm_ip}" "${VM_SSH_PORT}" # the neighbour entry may have expired
   done
   log_info "${guest_seen}"
   case ${guest_place} in
@@ -278,13 +278,13 @@ check_place() {
   esac
 }
 
-# An SSH server that answers is not a guest that is ready. Without an agent
-# nobody can be asked: that ends the start, or is said where it was allowed.
+# An SSH server that answers does not prove that the guest is ready. Without an agent there is
+# nothing to ask: the start fails, or warns where VM_TRUST_FIRST_USE allows that.
 wait_for_guest() { # <deadline>
   local -r began=${SECONDS}
   guest_host_key=${vm_told_key} pace_next=20
   if [[ -n ${vm_told_key} ]]; then
-    guest_agent=yes # and cloud-init was done before the saving
+    guest_agent=yes # cloud-init was done before the memory was saved
     return 0
   fi
   while :; do
@@ -323,7 +323,7 @@ wait_for_guest() { # <deadline>
 pin_host_key() {
   vm_host_key=${guest_host_key}
   if [[ ${guest_agent} == no ]]; then
-    return 0 # which was allowed
+    return 0 # VM_TRUST_FIRST_USE allowed that
   elif [[ -z ${vm_host_key} ]]; then
     fail_unpinned "${run_said}"
     return 0
@@ -332,7 +332,7 @@ pin_host_key() {
   if [[ -n ${run_pids[scan]:-} ]]; then
     guest_end_scan "${vm_host_key}"
   fi
-  if [[ ${guest_shown_key} != "${vm_host_key}" ]]; then # of another type, or of a guest that was making its keys
+  if [[ ${guest_shown_key} != "${vm_host_key}" ]]; then # a key of another type, or the guest was still making its keys
     local type=${vm_host_key%% *}
     type=${type#ssh-}
     guest_start_scan "${vm_ip}" "${VM_SSH_PORT}" "${type%%-*}"

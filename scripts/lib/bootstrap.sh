@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# Installing what jobs commonly need in the guest this runs in: bootstrap.sh is
-# this, and build-template has it run in the VM that becomes a template, as a
-# text of these functions. Nothing here may lean on a file beside it.
+# Installs what jobs commonly need in the guest that runs it. bootstrap.sh is this library;
+# build-template runs it in the VM that becomes a template, as a text of these functions. Nothing
+# here may depend on a file beside it.
 
 source "${BASH_SOURCE[0]%/*}/script.sh"
 source "${BASH_SOURCE[0]%/*}/validate.sh"
@@ -13,8 +13,8 @@ bootstrap_guest() { # [<part...>]
   shopt -s inherit_errexit
   local part
   parts=()        # what to install, in this order
-  unknown_part='' # an argument that is none
-  as_root=()      # put before what only root may do
+  unknown_part='' # an argument that is not a part
+  as_root=()      # the prefix of commands that only root may run
   added=()        # packages this run installed
   refreshed=no    # whether the package lists were read in this run
   select_parts "$@"
@@ -38,13 +38,13 @@ select_parts() { # <argument...>
     fi
   done
   if (($# == 0)); then
-    wanted=${known/ code-interpreter github-runner forgejo-runner gitea-runner / } # which few want, or need a file
+    wanted=${known/ code-interpreter github-runner forgejo-runner gitea-runner / } # few want these, or they need a file
   fi
   if [[ ${wanted} == *@(' claude '|' codex '|' gemini ')* ]]; then
     wanted+='node '
   fi
   if [[ ${wanted} == *@('-runner '|' code-interpreter ')* ]]; then
-    wanted+='base ' # which fetches and unpacks them
+    wanted+='base ' # its tools fetch and unpack them
   fi
   for part in ${known}; do
     if [[ ${wanted} == *" ${part} "* ]]; then
@@ -73,10 +73,9 @@ read_bootstrap_inputs() {
   done
 }
 
-# What the distributions differ in. manager_query prints "installed" for a
-# package that is.
+# What differs between the distributions. manager_query prints "installed" for an installed package.
 
-use_debian() { # [<package that has the docker command, where docker.io has not>]
+use_debian() { # [<package with the docker command, where docker.io lacks it>]
   family=debian
   manager_refresh=(apt-get -q update)
   manager_install=(env DEBIAN_FRONTEND=noninteractive NEEDRESTART_SUSPEND=1
@@ -89,19 +88,19 @@ use_debian() { # [<package that has the docker command, where docker.io has not>
   packages_python='python3 python3-pip python3-venv'
   packages_node='nodejs npm'
   packages_interpreter='python3-ipykernel python3-jupyter-client python3-matplotlib python3-pandas python3-pip'
-  # Without AppArmor's parser Docker cannot start containers where the kernel has AppArmor on.
+  # Where the kernel has AppArmor on, Docker cannot start containers without AppArmor's parser.
   packages_docker="apparmor docker.io${1:+ $1}"
 }
 
 use_el() {
   family=el
-  manager_refresh=() # dnf does that itself
+  manager_refresh=() # dnf refreshes them itself
   manager=(dnf -q -y --setopt=exit_on_lock=True)
   manager_install=("${manager[@]}" install)
   manager_query=(rpm -q --qf 'installed\n' --whatprovides)
   manager_locked='[Ff]ailed to obtain the .* lock|transaction lock on'
   manager_absent='Unable to find a match|No match for argument'
-  # By its path: curl-minimal has it too, and cannot stand beside curl.
+  # By path: curl-minimal provides it too, and conflicts with curl.
   packages_base='ca-certificates /usr/bin/curl git git-lfs jq less procps-ng rsync tar unzip xz zip'
   packages_python='python3 python3-pip'
   packages_node='nodejs npm'
@@ -153,8 +152,8 @@ check_guest() {
   check_root
 }
 
-# Changes something as root. The time limit stands behind sudo, too: only root
-# can end what root runs. run_rc is the command's.
+# Runs a change as root. The time limit stands behind sudo, too, because only root can end what root
+# runs. run_rc is the command's.
 change_as_root() { # <command...>
   run_change "$((LINUS_INSTALL_TIMEOUT + 60))" "${as_root[@]}" timeout -k 30 "${LINUS_INSTALL_TIMEOUT}" "$@"
   if ((run_rc == 124)); then
@@ -163,8 +162,8 @@ change_as_root() { # <command...>
   fi
 }
 
-# The package manager, once others (cloud-init, automatic upgrades) let go of
-# its lock. dnf says by exit status 200 that it is held.
+# Runs the package manager, once others (cloud-init, automatic upgrades) have released its lock. dnf
+# exits with status 200 while the lock is held.
 run_manager() { # <command...>
   local -r deadline=$((SECONDS + LINUS_LOCK_TIMEOUT))
   while :; do
@@ -181,7 +180,7 @@ run_manager() { # <command...>
   done
 }
 
-find_lacking() { # <package...>; lacking
+find_lacking() { # <package...>; lacking: those that are not installed
   local package
   lacking=()
   for package in "$@"; do
@@ -258,7 +257,7 @@ install_python() {
   report_version PYTHON python3
 }
 
-# EL's default is older than anything on npm expects; a stream somebody chose stays.
+# EL's default is older than anything on npm expects. A stream that is enabled already stays.
 choose_node_stream() {
   find_lacking nodejs
   if [[ ${#lacking[@]} -eq 0 ]]; then
@@ -287,8 +286,8 @@ install_node() {
   report_version NODE node
 }
 
-# A user with sudo for all is given no more by the group, and can then use
-# docker as it is. From the next login on. Podman has no such group.
+# Puts the user into group docker, from the next login on. That gives no more rights to a user who
+# has sudo for everything. Podman has no such group.
 allow_docker() {
   local user
   run_read 30 getent group docker
@@ -317,13 +316,13 @@ install_docker() {
   report_version DOCKER docker
 }
 
-# The agents, a row for each: as in internal/agent, which has how they are run.
+# The agents, one row each. internal/agent has the same rows and says how the agents are run.
 install_claude() { install_agent claude 18 @anthropic-ai/claude-code; }
 install_codex() { install_agent codex 16 @openai/codex; }
 install_gemini() { install_agent gemini 20 @google/gemini-cli; }
 
-# An agent that needs a newer Node.js than there is brings one, which is found first. What npm
-# downloads, hundreds of MB, does not stay.
+# Installs an agent. If it needs a newer Node.js than the guest has, one is installed with it, which
+# is found first. npm's cache, hundreds of MB, is removed.
 install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
   local -a packages=("$3")
   local -i code
@@ -355,8 +354,8 @@ install_agent() { # <command> <the oldest Node.js it runs on> <npm's package>
   report_version "${1^^}" "$1"
 }
 
-# The runner of GitHub Actions, from an archive with the checksum that is given. It writes beside
-# itself, and so is the user's own. What it needs of the distribution, its own script installs.
+# Installs the runner of GitHub Actions from an archive with the given checksum. The runner writes
+# beside itself, so the user owns its files. Its own script installs the packages it needs.
 install_github_runner() {
   local -r dir=${LINUS_ROOT:-}/opt/actions-runner
   local -i code
@@ -385,7 +384,7 @@ install_github_runner() {
   report_version GITHUB_RUNNER "${dir}/bin/Runner.Listener"
 }
 
-# run_rc and run_said are of the step that has failed, or the last.
+# run_rc and run_said are those of the step that failed, or of the last step.
 unpack_github_runner() { # <directory for it>
   local user=${LINUS_GITHUB_RUNNER_USER}
   if [[ -z ${user} ]]; then
@@ -408,7 +407,7 @@ unpack_github_runner() { # <directory for it>
   change_as_root mv -T "$1/runner" "${LINUS_ROOT:-}/opt/actions-runner"
 }
 
-# run_rc and run_said tell why a file is not there, or is another one.
+# run_rc and run_said tell why the file is missing or has another checksum.
 fetch_runner() { # <file> <URL> <sha256 sum>
   change_as_root curl -fsSL --retry 3 --connect-timeout 20 --speed-limit 1024 --speed-time 60 -o "$1" -- "$2"
   if ((run_rc != 0)); then
@@ -444,7 +443,8 @@ install_program() { # <name> <URL> <sha256 sum>
   report_version "${name//-/_}" "${at}"
 }
 
-# What E2B's code interpreter asks, and what has sandboxes of this guest begin with it.
+# Installs the server that E2B's code interpreter asks, and the file that has sandboxes of this
+# guest start it.
 install_code_interpreter() {
   local -r program=/usr/local/lib/linus/code-interpreter.py sandbox=${LINUS_ROOT:-}/etc/linus-sandbox.json
   local server

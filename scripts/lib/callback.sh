@@ -1,18 +1,17 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # settings, state and control are the runner's
-# What a job's guest tells the linus server, over HTTP, by curl. A part of the
-# job runner: it reads its settings, places and state, and waits by its pause.
+# What a job's guest reports to the linus server, over HTTP, with curl. Part of the job runner: it
+# reads the runner's settings, places and state, and waits by its pause.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/log.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
 
-# callback_post sends the body on stdin to /callback/<job>/<route>. Sets
-# callback_status to the HTTP status (000: no answer, none: no token here) and
-# callback_answer to the answer's text. True on 2xx. Takes 20 s at most. The
-# token reaches curl through a pipe, so that ps never shows it. The URL is read
-# anew each time: linus may have found a better way.
+# callback_post sends the body on stdin to /callback/<job>/<route>. It sets callback_status to the
+# HTTP status (000: no answer, none: no token here) and callback_answer to the answer's text. True
+# on 2xx. It takes 20 s at most. The token reaches curl through a pipe, so that ps never shows it.
+# The URL is read each time, because linus may have found a better route.
 callback_post() { # <route> <content_type>
   local token='' answer
   callback_status=none
@@ -31,7 +30,7 @@ callback_post() { # <route> <content_type>
   [[ ${callback_status} == 2?? ]]
 }
 
-# callback_reaches tells whether a linus server answers at a URL. Takes 8 s at most.
+# callback_reaches tells whether a linus server answers at a URL. It takes 8 s at most.
 callback_reaches() { # <url>
   local answer
   answer=$(
@@ -40,23 +39,22 @@ callback_reaches() { # <url>
   [[ ${answer} =~ ^\{[[:space:]]*\"status\"[[:space:]]*:[[:space:]]*\"ok\"[[:space:]]*\}[[:space:]]*$ ]]
 }
 
-# callback_heartbeat says that the job's runner lives.
+# callback_heartbeat reports that the job's runner is alive.
 callback_heartbeat() {
   callback_post heartbeat application/json <<<"{\"job_id\":\"${job_id}\"}"
 }
 
-# callback_progress sends one line for people. <text> must need no JSON escape.
+# callback_progress sends one line for people. <text> must need no JSON escapes.
 callback_progress() { # <text>
   callback_post status application/json <<<"{\"job_id\":\"${job_id}\",\"progress\":\"$1\"}"
 }
 
-# callback_output sends what <file> holds from where the server's copy ends:
-# at most <chunks> pieces of 256 KiB now, and no byte of the stream past
-# <limit>. <mark> is a file that remembers how much the server holds; its
-# answer {"length": N} is the truth about that, so that a piece lost or sent
-# twice mends itself. False when the server did not answer, or its copy shrank:
-# wait before trying again. What it has not taken of a piece, which could be the
-# beginning of a secret, is sent next time, with what follows.
+# callback_output sends the content of <file> from where the server's copy ends: at most <chunks>
+# pieces of 256 KiB now, and no byte of the stream past <limit>. The file <mark> remembers how much
+# the server holds. The server's answer {"length": N} is authoritative, so a piece that is lost or
+# sent twice corrects itself. False when the server did not answer or its copy shrank: wait before
+# trying again. If the server takes only part of a piece, because the rest could be the beginning of
+# a secret, the rest is sent next time with what follows.
 callback_output() { # <stream> <file> <mark> <limit> <chunks>
   local -r stream=$1 file=$2 mark=$3 limit=$4
   local -i held=0 before size length chunks=$5
@@ -79,9 +77,9 @@ callback_output() { # <stream> <file> <mark> <limit> <chunks>
   done
 }
 
-# callback_follow_task tells the server about the running task until it is killed or
-# the runner is gone. Beside the supervisor: a server that does not answer must
-# not hold up a timeout.
+# callback_follow_task reports the running task to the server until it is killed or the runner is
+# gone. It runs beside the supervisor, because a server that does not answer must not delay a
+# timeout.
 callback_follow_task() { # <launched, uptime in 1/100 s>
   local -r launched=$1
   local -i beat_at=0 text_at=0 output_at=0 delay=500
@@ -111,9 +109,9 @@ callback_send_output() { # <pieces per stream at most>
     && callback_output stderr "${state}/stderr" "${state}/sent.stderr" "${max_output_size}" "$1"
 }
 
-# callback_complete tells the server until it says that it is recorded, or has
-# refused for an hour: then it does not know the job any more. Settings and
-# token are read anew each time: the server may have put others there.
+# callback_complete reports the task's end until the server says that it is recorded, or has refused
+# it for an hour: then the server no longer knows the job. Settings and token are read for each try,
+# because the server may have replaced them.
 callback_complete() {
   local code reason duration text status=failed body last=''
   local -i delay=1 refused_since=0
@@ -122,7 +120,7 @@ callback_complete() {
   body="{\"job_id\":\"${job_id}\",\"status\":\"${status}\",\"exit_code\":${code},\"output\":\"\",\"duration_seconds\":${duration}"
   [[ ${reason} == exit ]] || body+=",\"reason\":\"${reason}\",\"error\":\"${text}\""
   body+='}'
-  # Where all of the job was removed, nobody waits for its end.
+  # If all of the job was removed, nobody waits for its end.
   while [[ -d ${state} ]]; do
     settings_load || log_error "${home}/settings: ${settings_error}"
     [[ ${status_mode} == simple ]] || callback_send_output 1000 || true

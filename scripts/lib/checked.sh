@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# What a check by Proxmox's tools found is believed for a minute: each costs most of
-# a second, and jobs come in rows. A file <node>:<storage>:<bridge> in LINUS_HOST_DIR
-# (/var/lib/linus)/checked, of one line: boot, seconds since it, the storage's type.
-# Only that all was well is noted, and a create that fails takes the note away.
+# The result of a check by Proxmox's tools holds for a minute: each check costs most of a second,
+# and jobs come in rows. It is kept in a file <node>:<storage>:<bridge> in LINUS_HOST_DIR
+# (/var/lib/linus)/checked, of one line: boot, seconds since boot, the storage's type. Only success
+# is noted, and a create that fails removes the note.
 
 source "${BASH_SOURCE[0]%/*}/lease.sh"
 
@@ -17,7 +17,7 @@ checked_read() { # <node> <storage> <bridge>; checked_type: the storage's; empty
   local boot='' uptime='' type=''
   checked_type=''
   checked_locate "$@"
-  # One that is not this user's own proves nothing.
+  # A file that is not this user's own proves nothing.
   if [[ ! -O ${checked_file} || ! -f ${checked_file} || -L ${checked_file} ]] \
     || ! { read -r boot uptime type <"${checked_file}"; } 2>/dev/null; then
     return 0
@@ -40,7 +40,7 @@ checked_note() { # <node> <storage> <bridge> <the storage's type>
   ) 2>/dev/null || log_warn "could not write ${checked_file}: the next VM's storage is checked again"
 }
 
-checked_drop() { # what was looked up or noted
+checked_drop() { # removes the note last looked up or written
   if [[ -n ${checked_file} ]]; then
     rm -f -- "${checked_file}"
   fi

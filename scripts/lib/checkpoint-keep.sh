@@ -1,10 +1,10 @@
 # shellcheck shell=bash
-# How the memory of VM vm_id, which checkpoint-vm.sh has saved and whose lock it holds, is kept
-# as lib/checkpoint.sh says. vm_config is the VM's.
+# Keeps the memory of VM vm_id as lib/checkpoint.sh describes. checkpoint-vm.sh has saved the memory
+# and holds the VM's lock. vm_config is the VM's config.
 
 source "${BASH_SOURCE[0]%/*}/restore.sh"
 
-# A template that is none, or whose memory is not there, is of no use any more.
+# A VM that is only half a template, or a template without its memory, is of no use any more.
 checkpoint_require_whole() {
   local size=''
   vm_find_boot_disk
@@ -18,7 +18,7 @@ checkpoint_require_whole() {
   fi
 }
 
-# What a state may take is what Proxmox reserves for it.
+# A state may take as much room as Proxmox reserves for it.
 checkpoint_require_room() {
   local -r memory=${vm_config[memory]}
   local -r need=$((2 * memory + 500 + CHECKPOINT_ROOM * 1024))
@@ -65,7 +65,7 @@ checkpoint_keep() { # <ID of the template> <its generation>
   checkpoint_write_meta "$@" "${copied}"
 }
 
-# All that a state needs to be read again, and what is told of it.
+# Writes everything that is needed to read the state again, and what is reported of it.
 checkpoint_write_meta() { # <ID of the template> <its generation> <size, blocks, bytes of a block, mode>
   local size blocks of pve='' key
   read -r size blocks of _ <<<"$3"

@@ -1,13 +1,12 @@
 # shellcheck shell=bash
-# What a host keeps of checkpoints. A checkpoint is a VM of ours that was ready, saved
-# to the disk and turned into a template (checkpoint-vm.sh): its description carries
-# linus-checkpoint=<ID of the template that it was made of>. Its disk is the template's,
-# of which clones are made; its memory lies here, for Proxmox would free it with the
-# first start from it:
+# The files that a host keeps of checkpoints. A checkpoint is a VM of linus that was ready, was
+# saved to the disk and turned into a template (checkpoint-vm.sh). Its description carries
+# linus-checkpoint=<ID of the template that it was made of>. Its disk is the template's, and clones
+# are made of it. Its memory lies here, because Proxmox would free it with the first start from it:
 #   ID.state  what QEMU wrote, with holes where nothing is
 #   ID.meta   lines KEY=VALUE of what must be the same where it is read again
-# in LINUS_HOST_DIR (/var/lib/linus)/checkpoints. The meta file comes last, so that a
-# state without one is not whole; both appear by rename, and go with the VM.
+# in LINUS_HOST_DIR (/var/lib/linus)/checkpoints. The meta file is written last, so a state without
+# one is incomplete. Both appear by rename, and are removed with the VM.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
@@ -17,7 +16,7 @@ checkpoint_locate() { # <vmid>; checkpoint_state, checkpoint_meta
   checkpoint_meta=${checkpoint_dir}/$1.meta
 }
 
-# One that is not this user's own file says nothing.
+# A meta file that is not this user's own is ignored.
 checkpoint_load() { # <vmid>; checkpoint_found: yes or no; checkpoint: its keys and values
   local line
   local -a lines=()
@@ -38,7 +37,7 @@ checkpoint_load() { # <vmid>; checkpoint_found: yes or no; checkpoint: its keys 
   fi
 }
 
-# The files of a VM that is gone. Those of another VM that has had the ID since stay.
+# Removes the files of a VM that is gone. If another VM has had the ID since, its files stay.
 checkpoint_drop() { # <vmid> <job>
   local file
   checkpoint_load "$1"
@@ -52,8 +51,9 @@ checkpoint_drop() { # <vmid> <job>
   done
 }
 
-# Removes the files whose VM was destroyed by hand, or is another one by now. The config's
-# file is looked at first, which costs nothing: Proxmox's word is asked for where it is missing.
+# Removes the files of VMs that were destroyed by hand or whose ID belongs to another VM now. The
+# config file is looked at first, which costs nothing: Proxmox is asked only if it does not show the
+# job.
 checkpoint_sweep() {
   local file id text job
   local -A seen=()

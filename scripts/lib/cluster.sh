@@ -1,11 +1,10 @@
 # shellcheck shell=bash
-# What pmxcfs tells of the cluster: its nodes, its quorum, and the VMs and
-# containers of all nodes. It is what Proxmox's own tools go by, it is never
-# late, and reading it starts none of them.
+# What pmxcfs reports of the cluster: its nodes, its quorum, and the VMs and containers of all
+# nodes. Proxmox's own tools rely on it, it is never late, and reading it starts none of them.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
 
-# The nodes, and this one among them.
+# Reads the nodes, and which of them is this one.
 #   cluster_node    this node's name; empty when pmxcfs does not tell
 #   cluster_quorum  yes, no, or none where there is no cluster
 #   cluster_nodes   all of them, in order; cluster_online has 1 or 0 for each, and
@@ -33,18 +32,17 @@ cluster_read() { # [vms: cluster_vms, too]; cluster_rc: 0 when it could be read,
   fi
 }
 
-# All VMs and containers, in cluster_vms: a line `ID NODE KIND TEMPLATE NAME` each,
-# where KIND is qemu-server or lxc, TEMPLATE 1 or 0 (also for a checkpoint, which only
-# Proxmox takes for one), and NAME may be empty. A config that cannot be read holds its ID
-# all the same.
+# Lists all VMs and containers in cluster_vms, a line `ID NODE KIND TEMPLATE NAME` each. KIND is
+# qemu-server or lxc, TEMPLATE is 1 or 0 (0 also for a checkpoint, which only Proxmox takes for a
+# template), and NAME may be empty. A config that cannot be read still holds its ID.
 cluster_list_vms() { # run_rc, cluster_vms
   cluster_perl vms
   run_lines read
   cluster_vms=("${run_lines[@]}")
 }
 
-# The nodes as .members has them (a host without a cluster has no list):
-# "NODE\x1fQUORUM\x1fNUMBER" of this one, then "NODE\x1fONLINE\x1fADDRESS" of each; and the VMs.
+# Prints the nodes as in .members (a host without a cluster has no list): "NODE\x1fQUORUM\x1fNUMBER"
+# for this node, then "NODE\x1fONLINE\x1fADDRESS" for each node. Prints the VMs for the part vms.
 cluster_perl() { # <members or vms...>; run_rc, run_out
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 60 run_alone perl -e "${json_reader}"'

@@ -1,31 +1,31 @@
 # shellcheck shell=bash
-# Making a VM, for the scripts that do: the steps allocate_vm_id,
-# download_os_image, create_vm and configure_vm, which bear the names they are
-# told by, and the roll-back of it all. lib/inputs.sh has read what they need.
+# Makes a VM, for the scripts that do: the steps allocate_vm_id, download_os_image, create_vm and
+# configure_vm, which are reported by these names, and the roll-back of all of them. lib/inputs.sh
+# has read their inputs.
 
 source "${BASH_SOURCE[0]%/*}/inputs.sh"
 source "${BASH_SOURCE[0]%/*}/slot.sh"
 
 # State of this run.
-vm_attempted='' # a create of vm_id was begun whose failure is not known
-lease_id=''     # the ID that the lease of this run is for
-vm_committed=no # the answer is out: the VM is the caller's now
+vm_attempted='' # the vm_id of a create that was begun and is not known to have failed
+lease_id=''     # the ID that this run's lease is for
+vm_committed=no # yes: the answer is out, and the VM belongs to the caller
 vm_system='' vm_user='' vm_boot_disk=''
-template_id=''     # empty: from an image
+template_id=''     # empty: made from an image
 clone_source=''    # what is cloned: the template, a checkpoint of it, or a VM
-clone_options=()   # how, where that is not the template
-vm_alike=no        # it begins as another guest, and has no link until it is itself
-create_storages='' # where its disks will lie
+clone_options=()   # clone options where the source is not the template
+vm_alike=no        # the VM begins as a copy of another guest, and has no link until it has its own identity
+create_storages='' # the storages of its disks
 create_seconds=1800
-names_in=cluster # where no other VM has its name: cluster, or node
+names_in=cluster # where its name must be unique: cluster, or node
 image_file=''
 key_file=''
 declare -A ids_taken=()
 
 # --- allocate_vm_id ---
 
-# A candidate only: free as far as is known, at a random place in the range, so
-# that many runs at once seldom meet and an ID is not used again at once.
+# Chooses a candidate only: an ID that is free as far as is known, at a random place in the range,
+# so that concurrent runs seldom choose the same and an ID is not reused at once.
 allocate_vm_id() {
   local -r first=${VM_ID_RANGE%-*} last=${VM_ID_RANGE#*-}
   local -r count=$((last - first + 1))
@@ -73,7 +73,7 @@ check_image_fits() {
 # --- create_vm: the create is the reservation ---
 
 create_vm() {
-  # Of an ID that another node has, a clone learns from pmxcfs when it writes its config.
+  # If another node has the ID, a clone learns that from pmxcfs when it writes its config.
   local -r already_there='(VM|CT) [0-9]+ already exists|config file already exists|close \(rename\) atomic file .*/[0-9]+\.conf. failed: File exists'
   local attempt
   if [[ -n ${VM_CHECKPOINT:-} ]]; then
@@ -90,7 +90,7 @@ create_vm() {
     retry_change create_has_landed "${create_seconds}" "${create_command[@]}"
     if [[ ${retry_landed} == yes ]]; then
       retry_clear=prove_again
-      if [[ -n ${TEMPLATE_NAME:-} ]]; then # of two runs that make one at once, the later one sees the other's at the latest now
+      if [[ -n ${TEMPLATE_NAME:-} ]]; then # of two concurrent runs, the later sees the other at the latest now
         probe_vms
         note_taken_ids
       fi
@@ -111,8 +111,9 @@ create_vm() {
   result_fail vm "20 VM IDs in a row were taken between check and create on node '${probe_node}'" 'try again, or give this caller a VM_ID_RANGE of its own'
 }
 
-# A try that is told to have failed may be at work: of a worker that it has started and cannot
-# note in time, Proxmox tells that. By the next try what that one makes would be another's VM.
+# Waits for the VM of a try that is reported as failed but may still be at work: Proxmox reports a
+# failure also of a worker that it started and could not note in time. To the next try, the VM of
+# that worker would look like another run's.
 await_own() {
   local -i looks
   for ((looks = 0; looks < 30; looks += 1)); do
@@ -126,7 +127,7 @@ await_own() {
   retry_landed=hopeless
 }
 
-# What is done to the VM from now on is not tried again on another's.
+# Proves the VM again before a change is tried again, which must not hit another run's VM.
 prove_again() {
   local vm_kind=${vm_kind:-vm}
   vm_look "${vm_id}"
@@ -139,7 +140,7 @@ prove_again() {
   fi
 }
 
-# Before the VM can exist, the host knows whose it will be and when it ends.
+# Notes on the host, before the VM can exist, whose it will be and when its lease ends.
 take_lease() {
   lease_announce "${vm_id}" "${probe_node}" "${create_command[1]}" "${create_storages}" "${LINUS_LEASE_SECONDS}"
   if [[ ${lease_saved} != yes ]]; then
@@ -152,8 +153,8 @@ take_lease() {
   fi
 }
 
-# A failure Proxmox told of made nothing, and roll-back must not look for it.
-# Where the answer was lost, roll-back looks, and destroys only what it proves.
+# If Proxmox reported the failure, nothing was made, and the roll-back must not look for it. If the
+# answer was lost, the roll-back looks, and destroys only what it proves.
 fail_create() {
   if [[ ${vm_state} == absent ]]; then
     vm_attempted=''
@@ -189,8 +190,8 @@ build_create_command() { # create_command
       cpu_type=host
     fi
   fi
-  # Of an image Proxmox makes a raw file, which has no snapshots. Blocks have
-  # them without a format, and so has a raw file on btrfs.
+  # Proxmox would make a raw file of the image, and a raw file has no snapshots. Block storages have
+  # snapshots without a format, and so has a raw file on btrfs.
   local format=''
   if [[ ${probe_storage_type} == @(dir|nfs|cifs|glusterfs) ]]; then
     format=,format=qcow2
@@ -203,7 +204,7 @@ build_create_command() { # create_command
     "${guest_options[@]}")
 }
 
-build_guest_options() { # <net0 without tag>; guest_options: what clone and image share
+build_guest_options() { # <net0 without tag>; guest_options: the options that clone and image share
   vm_marker
   guest_options=(--cores "${VM_CPU}" --memory "${VM_RAM}" --agent enabled=1
     --net0 "$1${VM_VLAN_TAG:+,tag=${VM_VLAN_TAG}}"
@@ -249,22 +250,22 @@ build_set_command() { # set_command; vm_config is the clone's, as read at create
   if [[ -n ${VM_CPU_TYPE} ]]; then
     set_command+=(--cpu "${VM_CPU_TYPE}")
   fi
-  # What a template may carry and a VM of ours must not: more sockets multiply
-  # the cores, protection forbids its destroy.
+  # A template may carry these, a VM of linus must not: more sockets multiply the cores, and
+  # protection forbids its destroy.
   if [[ ${vm_config[sockets]:-1} != 1 ]]; then
     set_command+=(--sockets 1)
   fi
   if [[ ${vm_config[protection]:-0} != 0 ]]; then
     set_command+=(--protection 0)
   fi
-  # Only what starts it through these scripts sees that its rules are there.
+  # Only a start through these scripts makes sure that its egress rules are in place.
   if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then
     set_command+=(--onboot 0)
   fi
 }
 
-# The clone's card as the template's owner made it (model, firewall, rate), on
-# the bridge asked for. What begins as another has no link until it is itself.
+# Keeps the clone's card as the template's owner made it (model, firewall, rate), on the requested
+# bridge. A VM that begins as a copy has no link until it has its own identity.
 keep_card() { # <net0>; vm_card
   local part
   vm_card=''
@@ -281,8 +282,7 @@ keep_card() { # <net0>; vm_card
   fi
 }
 
-# Whether the config just read has bridge, VLAN, address and name servers as
-# they were asked for.
+# Tells whether the config just read has the requested bridge, VLAN, address and name servers.
 network_is_applied() { # network_applied: yes or no
   local part
   local -a parts
@@ -323,7 +323,7 @@ resize_has_landed() {
 
 # --- roll-back ---
 
-# Undoes what this run made, and only that: the config must prove it.
+# Undoes what this run made, and nothing else: the config must prove that the VM is its own.
 rollback() {
   image_clean
   if [[ ${vm_committed} == yes ]]; then
@@ -331,7 +331,8 @@ rollback() {
   fi
   checked_drop
   if [[ ${restore_begun:-no} == yes && -z ${run_stop:-} ]]; then
-    # Without its memory, which was there when it was looked at, it is of no use to others, either.
+    # Without its memory, which was there when it was checked, the checkpoint is of no use to others
+    # either.
     checkpoint_locate "${VM_CHECKPOINT}"
     if [[ -e ${checkpoint_state} ]]; then
       result_line RESTORE failed 2>/dev/null # nobody may be listening

@@ -1,7 +1,7 @@
 # shellcheck shell=bash
-# The end of one VM on this node: stop and destroy after proof (lib/vm.sh), one
-# at a time, and what stands in the way of that: locks of Proxmox, its tasks, the
-# protection that a clone has of its template. Whose VM is meant stands in vm_job, vm_owner and vm_name.
+# Stops and destroys one VM on this node after proof (lib/vm.sh), one at a time, and clears what
+# stands in the way: locks of Proxmox, its tasks, and the protection that a clone has from its
+# template. vm_job, vm_owner and vm_name say whose VM is meant.
 
 source "${BASH_SOURCE[0]%/*}/checkpoint.sh"
 source "${BASH_SOURCE[0]%/*}/egress.sh"
@@ -13,9 +13,9 @@ source "${BASH_SOURCE[0]%/*}/volume.sh"
 
 vm_locked=no
 
-# One at a time may stop and destroy a VM: between proof and destroy nobody of
-# ours gets in. The lock file goes with the lock, so none is left behind; who
-# waited on a file that went takes the lock on its successor.
+# Only one run at a time may stop and destroy a VM, so that no other script of linus gets in between
+# proof and destroy. The lock file is removed with the lock, so none is left behind. A run that
+# waited on a removed file takes the lock on its successor.
 vm_lock() { # <vmid>; vm_locked: yes or no, and vm_reason why not
   local -r dir=${LINUS_LOCK_DIR:-/run/linus}
   vm_lock_file=${dir}/linus-vm-$1.lock
@@ -46,19 +46,18 @@ vm_unlock() {
   exec 9>&-
 }
 
-# Stops and destroys the VM meant, if its config proves it is ours.
+# Stops and destroys the VM that is meant, if its config proves that it is linus's.
 # vm_outcome:
-#   destroyed  it is gone, by us
+#   destroyed  it is gone, by this run
 #   gone       the cluster has no VM of that ID
-#   foreign    that ID is another VM's by now (lib/left.sh), untouched: ours is gone
-#   refused    it is not proven and yet not gone, or somebody has protected it: left
-#              alone, untouched
+#   foreign    another VM has that ID now (lib/left.sh), and is untouched: the VM meant is gone
+#   refused    it is not proven and yet not gone, or somebody has protected it: untouched
 #   failed     tried and not done, or not known: to be tried again
 #   fenced     others have taken the engine that asks for dead (lib/fence.sh): untouched
-# vm_reason says why; vm_leftovers lists volumes that stayed on the storage, vm_unseen
-# those of which that is not known, and its ID is then in quarantine. Its lease, the address reserved for it, its network
-# rules and a checkpoint's memory end when it is gone, not before. Never ends the script:
-# roll-back calls it too.
+# vm_reason says why. vm_leftovers lists volumes that stayed on the storage, vm_unseen those for
+# which that is not known; the ID is then in quarantine. The VM's lease, the address reserved for
+# it, its network rules and a checkpoint's memory are removed once it is gone, not before. Never
+# ends the script, because the roll-back calls it too.
 vm_destroy() { # <vmid> <node>
   vm_outcome=failed
   vm_reason=''
@@ -83,9 +82,9 @@ vm_destroy() { # <vmid> <node>
   vm_unlock
 }
 
-# Destroys, in a roll-back, the VM that this run has made or used up, and says what stays.
-# A worker killed before it wrote the description leaves a VM that only its
-# lease can prove, and not when something speaks against it.
+# Destroys, in a roll-back, the VM that this run has made or used up, and says what stays. A worker
+# killed before it wrote the description leaves a VM that only its lease can prove, and only if
+# nothing speaks against it.
 vm_undo() { # <vmid> <node>; as vm_destroy
   log_info "rolling back VM $1"
   vm_destroy "$1" "$2"
@@ -118,18 +117,18 @@ vm_destroy_locked() { # <vmid> <node>
   if [[ ${vm_config[template]:-0} == 1 ]]; then
     vm_find_clones "${id}"
   fi
-  if [[ -n ${vm_clones} ]]; then # Proxmox refuses
+  if [[ -n ${vm_clones} ]]; then # Proxmox would refuse the destroy
     vm_reason="linked clones read its disk: ${vm_clones}"
     return 0
   fi
   vm_find_storages
   vm_find_unfinished "${id}"
-  if [[ ${lease_proven} == yes ]]; then # it proves what is written from now on, too: the unlock, and what a destroy leaves
+  if [[ ${lease_proven} == yes ]]; then # it must also prove the unlock and what a destroy leaves
     lease_save
   fi
 
-  # It may have gone by another try, and its ID be another's; and the try before
-  # may have left its lock.
+  # An earlier try may have destroyed the VM, so that its ID may be another's, and may have left its
+  # lock.
   clear_way() {
     vm_check_before_destroy "${id}" "${node}"
     vm_clear_lock "${id}" "${node}"
@@ -167,7 +166,7 @@ vm_destroy_locked() { # <vmid> <node>
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
-  # A destroy that does not come to its end leaves a config without marker.
+  # A destroy that does not finish leaves a config without marker.
   if [[ ${lease_proven} == no ]]; then
     lease_announce "${id}" "${node}" destroyed "${vm_storages}"
   fi
@@ -181,14 +180,14 @@ vm_destroy_locked() { # <vmid> <node>
   if [[ -n ${vm_doubt} ]]; then
     return 0
   fi
-  # Not with --destroy-unreferenced-disks: on every storage it takes what bears the ID,
-  # and that may be another cluster's, or kept of an earlier VM.
+  # Not with --destroy-unreferenced-disks: it takes every volume with the ID on every storage, and
+  # such a volume may be another cluster's, or kept from an earlier VM.
   retry_by=guard retry_change is_gone 300 qm destroy "${id}" --purge 1
   if [[ ${retry_landed} == hopeless ]]; then
     return 0
   elif [[ ${retry_landed} != yes ]]; then
     vm_reason="qm destroy ${id} did not remove it: ${run_said}"
-    vm_check_protection "${id}" # it may be why
+    vm_check_protection "${id}" # it may be the reason
     return 0
   fi
   vm_outcome=destroyed
@@ -202,8 +201,8 @@ vm_destroy_locked() { # <vmid> <node>
   fi
 }
 
-# ID and name of the VMs whose disks are linked to those of the template whose config was just
-# read, by their configs, of all nodes. One whose config cannot be read is left out. Where
+# Finds ID and name of the VMs with disks linked to those of the template whose config was just
+# read. It reads the configs of all nodes, and leaves out a VM whose config cannot be read. Where
 # clones do not need their base, as on LVM-thin, their volumes do not name it.
 vm_find_clones() { # <vmid>; vm_clones
   local file line name linked text
@@ -232,9 +231,9 @@ vm_find_clones() { # <vmid>; vm_clones
   done
 }
 
-# Whether the config just read and proven is that of a create that was killed: it may
-# have volumes that no config names, on the storages that its lease announced, where
-# none bore that ID before. vm_unfinished: yes or no; vm_storages: those, too.
+# Tells whether the config just read and proven is that of a killed create. Such a VM may have
+# volumes that no config names, on the storages that its lease announced, where no volume had that
+# ID before. vm_unfinished: yes or no; vm_storages: includes those storages.
 vm_find_unfinished() { # <vmid>
   local lock=${vm_config[lock]:-}
   local storage
@@ -257,8 +256,8 @@ vm_find_unfinished() { # <vmid>
   fi
 }
 
-# The proof, from a config read this moment; sets the outcome where it fails.
-# lease_proven: yes when a lease proves what the config cannot (lib/lease.sh).
+# Proves the VM by a config read this moment, and sets the outcome if that fails. lease_proven: yes
+# when a lease proves what the config cannot (lib/lease.sh).
 vm_check_before_destroy() { # <vmid> <node>
   vm_read "$1"
   vm_prove
@@ -290,8 +289,8 @@ vm_check_before_destroy() { # <vmid> <node>
   fi
 }
 
-# What is not proven is refused, and another's where that is sure. Of what has no mark because its
-# destroy was not finished, or its create, Proxmox clears up nothing itself.
+# A VM that is not proven is refused, or foreign if it is certainly another's. Proxmox itself does
+# not clean up a VM that has no mark because its destroy or its create was not finished.
 vm_judge_doubt() { # vm_outcome, vm_reason
   left_judge
   vm_outcome=refused
@@ -304,7 +303,7 @@ vm_judge_doubt() { # vm_outcome, vm_reason
   fi
 }
 
-# A volume that somebody has moved to a disk of the VM's own would go with it.
+# A volume that somebody has moved to one of the VM's own disks would be destroyed with it.
 vm_check_moved() { # <vmid>; vm_doubt, vm_outcome, vm_reason
   volume_find_foreign "$1"
   if [[ -z ${vm_doubt} && -n ${volume_moved} ]]; then
@@ -314,7 +313,7 @@ vm_check_moved() { # <vmid>; vm_doubt, vm_outcome, vm_reason
   fi
 }
 
-# A volume goes when no VM has it.
+# A volume is destroyed only if no VM has it.
 vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
   volume_find_disk
   volume_users=() volume_rc=0
@@ -336,8 +335,8 @@ vm_check_unattached() { # <vmid of its holder>; vm_doubt, vm_outcome, vm_reason
   fi
 }
 
-# Volumes are taken off the stopped VM whose config was just read and proven, and seen to
-# be off, before it is destroyed.
+# Takes the volumes off the stopped VM whose config was just read and proven, and sees that they are
+# off, before the VM is destroyed.
 vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
   local vmid=$1 node=$2
   volume_find_foreign "$1"
@@ -376,8 +375,8 @@ vm_detach_volumes() { # <vmid> <node>; vm_doubt, vm_reason
   fi
 }
 
-# Protection that a clone has of its template goes as it is configured. A VM that has
-# some after that was given it by somebody, who wants to keep the VM.
+# Configuring a clone removes the protection it has from its template. Protection found later was
+# set by somebody who wants to keep the VM.
 vm_check_protection() { # <vmid>; vm_doubt, vm_outcome, vm_reason
   if [[ ${vm_config[protection]:-0} != 0 && ${vm_words} != *' linus-state=cloning '* ]]; then
     vm_doubt="it is protected: somebody has set 'protection: 1' for it"
@@ -386,8 +385,8 @@ vm_check_protection() { # <vmid>; vm_doubt, vm_outcome, vm_reason
   fi
 }
 
-# The last proof before the destroy, and the end of the protection against it that a
-# clone has from its template until it is configured.
+# Gives the last proof before the destroy, and removes the protection that a clone has from its
+# template until it is configured.
 vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
   vm_check_before_destroy "$1" "$2"
   if [[ ${vm_config[protection]:-0} != 0 ]]; then
@@ -412,9 +411,8 @@ vm_unprotect() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
   fi
 }
 
-# A killed worker leaves its lock in the config just read and proven. It is ours
-# to break only where no task is at work on the VM; else the lock stays, and the
-# destroy waits for it and says so.
+# Breaks the lock that a killed worker left in the config just read and proven, but only if no task
+# is at work on the VM. Otherwise the lock stays, and the destroy waits for it and says so.
 vm_break_lock() { # <vmid> <node>
   if [[ -z ${vm_config[lock]:-} ]]; then
     return 0
@@ -423,12 +421,13 @@ vm_break_lock() { # <vmid> <node>
   if [[ ${vm_busy} == no ]]; then
     log_warn "VM $1 carries the lock '${vm_config[lock]}', and no task is at work on it: unlocking"
     run_change 60 qm unlock "$1"
-    vm_digest='' # of what it was before
+    vm_digest='' # it is that of the config before the unlock
   fi
 }
 
-# The same of a VM that is to be destroyed: what is done by the config as it is then is done
-# for a VM that is proven by that. What only its lease proves has nothing else in its config.
+# Breaks the lock of a VM that is to be destroyed. What follows is done by the config after the
+# unlock, so that config must prove the VM. If only its lease proves the VM, the config has nothing
+# else.
 vm_clear_lock() { # <vmid> <node>; vm_doubt, vm_outcome, vm_reason
   if [[ -n ${vm_doubt} ]]; then
     return 0

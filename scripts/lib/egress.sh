@@ -1,27 +1,28 @@
 # shellcheck shell=bash
-# Where a VM's packets may go: a table `bridge linus` of nftables on its node, with
-# two chains for each VM that is not on the LAN like any machine. A VM's mode is a word
-# linus-egress=<mode>[:<SSH port>][+|-<ranges>] in its description, so that it goes where the VM
-# goes, and every node that has the VM can tell. No word is lan: no rules.
+# Limits where a VM's packets may go, by a table `bridge linus` of nftables on its node. It has two
+# chains for each VM that is not on the LAN like any machine. A VM's mode is a word
+# linus-egress=<mode>[:<SSH port>][+
+# -<ranges>] in its description, so that it moves with the VM, and every node that has the VM knows
+# it. Without the word the mode is lan: no rules.
 #   internet  public addresses, and port 53 of its name servers (those its config
 #             gives it, else this host's): no private address, no node, no neighbour,
 #             and nothing of the ranges (-)
 #   none      nothing
 #   allow     what is public of the ranges (+); its proxy comes through SSH
-# In all of them this node, and nobody else, reaches the SSH port. Neighbours may be asked
-# for and answered, in a form that carries nothing else, but not limited VMs by each other.
-# What the VM sends must have its card's MAC and its one address. That address is the
-# config's, or what the guest said once it had booted, if nobody else has it; until then
-# only DHCP (or IPv6's neighbour and router discovery) passes. The other family is closed.
+# In every mode this node, and nobody else, reaches the SSH port. Neighbour queries and answers
+# pass, in a form that carries nothing else, but not between limited VMs. What the VM sends must
+# have its card's MAC and its one address. That address is the config's, or the one the guest
+# reported after its boot, if nobody else has it. Until then only DHCP (or IPv6's neighbour and
+# router discovery) passes. The other address family is closed.
 #
-# The rules are made from the configs of this node's VMs, all at once, and replace
-# the table in one transaction: there is no entry without its VM. They match taps by
-# name (tap<ID>i0), which are on the VM's bridge, or with firewall=1 on fwbr<ID>i0; a
-# VM's other cards are closed. Nothing is kept of connections. An empty chain named after the rules' checksum
-# shows that the kernel has just these.
+# The rules are made from the configs of all VMs of this node at once, and replace the table in one
+# transaction, so there is no entry without its VM. They match taps by name (tap<ID>i0), which are
+# on the VM's bridge, or with firewall=1 on fwbr<ID>i0. A VM's other cards are closed. No
+# connections are tracked. An empty chain named after the rules' checksum shows that the kernel has
+# exactly these rules.
 #
-# In LINUS_LOCK_DIR (/run/linus, gone with a reboot): egress.rules, what was applied
-# last, and egress-<vmid>-<job>, `<MAC> <address>` as the guest said.
+# In LINUS_LOCK_DIR (/run/linus, gone with a reboot): egress.rules, the rules that were applied
+# last, and egress-<vmid>-<job>, `<MAC> <address>` as the guest reported.
 
 source "${BASH_SOURCE[0]%/*}/address.sh"
 
@@ -56,7 +57,7 @@ egress_require_nft() {
   fi
 }
 
-# The word in the description of the config just read.
+# Reads the word in the description of the config just read.
 egress_read_word() { # egress_word: empty for lan
   local -r form=' (linus-egress=[^ ]+) '
   egress_word=''
@@ -65,7 +66,8 @@ egress_read_word() { # egress_word: empty for lan
   fi
 }
 
-# The notes of a VM, as they are but for the word. Words that have come in twice are one then.
+# Prints the VM's notes, changed only in the word. If the notes have the word twice, they have it
+# once then.
 egress_reword() { # <vmid> <word, or empty>; egress_notes
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 20 perl -e '
@@ -83,8 +85,8 @@ egress_reword() { # <vmid> <word, or empty>; egress_notes
   egress_notes=${run_out}
 }
 
-# Before a VM starts: its rules are there, closed until its address is known, or
-# none are where it has none. An entry left of an ID's last VM goes, too.
+# Puts the rules of a VM in place before it starts, closed until its address is known, or sees that
+# there are none for a VM without a mode. Also removes an entry left by the ID's last VM.
 egress_prepare() { # <vmid>
   egress_read_word
   if [[ -z ${egress_word} ]]; then
@@ -121,7 +123,7 @@ egress_must_have() { # <vmid>
   fi
 }
 
-# The entry as the kernel has it now.
+# Looks for the entry that the kernel has now.
 egress_see() { # <vmid>; egress_reason: empty where it is there
   run_read 20 nft list map bridge linus from
   egress_reason=''
@@ -130,7 +132,7 @@ egress_see() { # <vmid>; egress_reason: empty where it is there
   fi
 }
 
-# The guest has said its address, which is checked.
+# Opens the VM's network for the address that its guest reported, which has been checked.
 egress_open() { # <vmid> <address> <mac>
   egress_locate "$1" "${vm_job}"
   { printf '%s %s\n' "${3,,}" "$2" >"${egress_file}.new" && mv -f -- "${egress_file}.new" "${egress_file}"; } 2>/dev/null || :
@@ -141,7 +143,7 @@ egress_locate() { # <vmid> <job>; egress_file
   egress_file=${LINUS_LOCK_DIR:-/run/linus}/egress-$1-$2
 }
 
-# Takes away what there is of an ID, whose VM is gone or is on the LAN.
+# Removes the rules of an ID whose VM is gone or is on the LAN.
 egress_clear() { # <vmid>
   if [[ -e ${LINUS_LOCK_DIR:-/run/linus}/egress.rules ]] && grep -qF "\"tap$1i0\"" -- "${LINUS_LOCK_DIR:-/run/linus}/egress.rules"; then
     egress_sync
@@ -151,8 +153,8 @@ egress_clear() { # <vmid>
   fi
 }
 
-# The kernel's table is what the configs say, or becomes so: after a reboot, a move, a
-# flush by somebody, a VM destroyed by hand. Costs one grep where there are no rules.
+# Makes the kernel's table match the configs after a reboot, a move, a flush by somebody, or a VM's
+# destroy by hand. It costs one grep if there are no rules.
 egress_sweep() {
   if [[ ! -e ${LINUS_LOCK_DIR:-/run/linus}/egress.rules ]] \
     && ! grep -qRsF --include='*.conf' linus-egress= -- "${LINUS_PVE_DIR:-/etc/pve}/qemu-server/"; then
@@ -200,8 +202,8 @@ egress_sync_locked() { # <directory>
       return 0
     fi
   fi
-  # Noted first: what may be in the kernel is looked for. Half a note would take all
-  # rules away.
+  # The file is written first, so that rules that may be in the kernel are looked for. Half a file
+  # would remove all rules.
   if ! {
     printf '%s\n' 'table bridge linus' 'delete table bridge linus' \
       && { [[ ! -s ${rules} ]] || { cat -- "${rules}" && printf 'add chain bridge linus %s\n' "${sum}"; }; }
@@ -222,8 +224,9 @@ egress_sync_locked() { # <directory>
   fi
 }
 
-# What the kernel has for a VM, whatever its config says: lines `<set|map|chain> <name>:
-# <one rule, or the elements>`. egress_reason: why there is no table that could be read.
+# Reads what the kernel has for a VM, whatever its config says: lines `<set
+# map
+# chain> <name>: <one rule, or the elements>`. egress_reason: why no table could be read.
 egress_read() { # <vmid>; run_lines
   egress_reason=''
   run_lines=()
@@ -268,8 +271,8 @@ egress_read() { # <vmid>; run_lines
   run_lines read
 }
 
-# Prints the table, or nothing where no VM of this node has a mode. What is not as it
-# should be in a config closes that VM. With `ranges <list>` it only checks these.
+# Prints the table, or nothing if no VM of this node has a mode. A faulty config closes its VM. With
+# `ranges <list>` it only checks the ranges.
 egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv.conf> <ip -o addr>; run_rc, and its output
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 60 perl -MSocket=inet_pton,inet_ntop,AF_INET,AF_INET6 -MFile::Glob=:bsd_glob -e '

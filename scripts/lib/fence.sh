@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# The fence against engines of linus that others have taken for dead: a file
-# fence-<engine> in /etc/pve/priv/linus. pmxcfs shows it to every node at once, and
-# takes no file without quorum. Who changes something for an engine looks for it
-# inside its lock: what began before the file was there has ended then, or is seen
-# by those who wait for the lock, and what comes later does nothing.
+# The fence against engines of linus that others have taken for dead: a file fence-<engine> in
+# /etc/pve/priv/linus. pmxcfs shows it to every node at once, and accepts no file without quorum. A
+# script that changes something for an engine looks for the file inside its lock. A change that
+# began before the file was there has ended then, or is seen by those who wait for the lock, and a
+# later change does nothing.
 #
-# LINUS_ENGINE is the engine that asks; empty where there can be one only.
+# LINUS_ENGINE is the engine that asks; empty where there can be only one.
 
 source "${BASH_SOURCE[0]%/*}/validate.sh"
 
-fence_engine='' # on whose behalf this script works
+fence_engine='' # the engine that this script works for
 
 fence_read_inputs() {
   fence_engine=${LINUS_ENGINE:-}

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # places are the runner's
-# What a job brings into its guest beside the task: environment, secrets and
-# files. A part of the job runner.
+# What a job brings into its guest besides the task: environment, secrets and files. Part of the job
+# runner.
 
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
-# files_take puts the files of a job, as they come on stdin, where they belong. Each is a
-# line "<secret|job> <name> <bytes>" and then so many bytes or, where that is "text", a
-# line with the escapes of printf's %b, which takes no process. The last line is "end".
+# files_take reads a job's files from stdin and puts them where they belong. Each is a line "<secret
+# job> <name> <bytes>" followed by that many bytes. If <bytes> is "text", a line with the escapes of
+# printf's %b follows instead, which takes no process. The last line is "end".
 files_take() {
   local where name how text
   local -A directory=([secret]=${tmpfs} [job]=${home})
@@ -31,8 +31,8 @@ files_take() {
   return 1 # the connection has ended
 }
 
-# files_check_env refuses what task_become could not hand on exactly, and
-# secrets that it could hand on only by an argument list.
+# files_check_env refuses entries that task_become could not pass on exactly, and secrets that it
+# could pass on only in an argument list.
 files_check_env() {
   files_check_entries env "${home}/env"
   files_check_entries secrets "${tmpfs}/secrets"
@@ -53,14 +53,14 @@ files_check_entries() { # <env|secrets> <file>
   done <"$2"
 }
 
-# files_bash_frees tells whether bash lets go of a variable.
+# files_bash_frees tells whether bash can unset a variable.
 files_bash_frees() { # <name>
   [[ $1 != @(_|POSIXLY_CORRECT) ]] && (unset -v "$1") 2>/dev/null
 }
 
-# files_install unpacks the job's files at the root, for the login user, with
-# directories of theirs above them; as root only where the user cannot. Files
-# that are there are replaced, directories stay as they are.
+# files_install unpacks the job's files at the root, owned by the login user together with the
+# directories that it makes for them. It works as root only if the user cannot do that. Existing
+# files are replaced, existing directories stay as they are.
 files_install() {
   local -a fields
   local -i i
@@ -105,7 +105,7 @@ files_unpack_for() { # <uid> <gid>
     done
     missing+=("${above[@]}")
   done
-  # In parts: a command's arguments have a limit.
+  # In parts, because a command's arguments have a limit.
   for ((i = 0; i < ${#missing[@]}; i += 100)); do
     install -d -o "$1" -g "$2" -- "${missing[@]:i:100}"
   done
@@ -114,7 +114,7 @@ files_unpack_for() { # <uid> <gid>
     chown -h -- "$1:$2" "${paths[@]:i:100}"
   done
   for ((i = 0; i < ${#fields[@]}; i += 2)); do
-    # What a new owner takes away.
+    # The change of owner clears these bits.
     [[ ${fields[i]} == 0* ]] || chmod "${fields[i]}" -- "${root}${fields[i + 1]}"
   done
 }

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2154 # state, settings and the nonce are the runner's
-# What the task writes, told as it comes to whoever started it, over the connection that
-# was open for that anyway. A part of the job runner.
+# Sends the task's output, as it comes, to whoever started the task, over the connection that is
+# open for that anyway. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
-# follow_task writes to stdout what the task has written and writes, each piece behind a
-# line LINUS_OUTPUT:<nonce>:<stream>:<offset>:<bytes>, at most max_output_size bytes of a
-# stream, until the task has ended or stdin has: nobody listens any more then. It looks
-# with builtins, 10 to 100 times a second, whether a file was changed since it last
-# read it, or at the same time: a timestamp can be as coarse as a second.
+# follow_task writes the task's past and new output to stdout, each piece after a line
+# LINUS_OUTPUT:<nonce>:<stream>:<offset>:<bytes>, at most max_output_size bytes of a stream. It ends
+# with the task, or when stdin ends: nobody listens any more then. 10 to 100 times a second it
+# checks with builtins whether a file was changed after its last read, or at the same time, because
+# a timestamp can be as coarse as a second.
 follow_task() {
   local -r mark=${state}/follow.$$
   local -i follow_stdout=0 follow_stderr=0 delay=1
@@ -32,7 +32,7 @@ follow_task() {
   [[ -n ${ended} ]]
 }
 
-# follow_send sends what is new of both streams.
+# follow_send sends the new output of both streams.
 follow_send() {
   local sizes
   [[ -s ${state}/stdout || -s ${state}/stderr ]] || return 0

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# What copies of VM vm_id are made from (lib/fork.sh), as power-vm.sh's inputs ask: whether they
-# can go on from its memory, and the snapshot for that.
+# Prepares VM vm_id for copies (lib/fork.sh), as power-vm.sh's inputs ask: finds whether they can
+# continue from its memory, and takes the snapshot for that.
 
 source "${BASH_SOURCE[0]%/*}/fork.sh"
 source "${BASH_SOURCE[0]%/*}/snapshot.sh"
 
 fork_way='' fork_why='' # live or disk
-fork_pause=''           # milliseconds; empty: not known, or none
+fork_pause=''           # milliseconds; empty: not known, or no pause
 
 fork_take() {
   if [[ ${vm_status} != running ]]; then
@@ -22,7 +22,7 @@ fork_take() {
   log_info "${fork_way}: ${fork_why}"
   snapshot_find
   if [[ ${snapshot_state} != absent ]]; then
-    snapshot_delete # of a fork that was killed
+    snapshot_delete # left by a fork that was killed
     power_require_proof
   fi
   if [[ ${fork_way} == live ]]; then
@@ -30,9 +30,10 @@ fork_take() {
   fi
 }
 
-# A snapshot is cloned on LVM-thin alone. Proxmox would on RBD and BTRFS, too; but on RBD neither the
-# snapshot nor the VM could be removed while a copy is there, and of BTRFS it takes the disk as it
-# is by then (clone_image of its storage library, to 9.1), on which a saved memory ruins all files.
+# A snapshot is cloned only on LVM-thin. Proxmox would do it on RBD and BTRFS, too. But on RBD
+# neither the snapshot nor the VM could be removed while a copy exists, and of BTRFS it takes the
+# disk in its current state (clone_image of its storage library, to 9.1), on which a saved memory
+# ruins all files.
 fork_find_way() {
   local key storage why types='' known=' '
   fork_way=live
@@ -65,10 +66,10 @@ fork_find_way() {
   fork_why="storage ${types} clones a snapshot with memory"
 }
 
-# The VM has stood still no longer than from one question to its agent until the answer to the
-# next. It is asked a hundred times a second, or as often as a busy host lets us, on the socket that
-# QEMU has for it, before the snapshot is taken, meanwhile and then. What the guest says there
-# without an end is no answer, and nothing is waited for longer than a minute.
+# Takes the snapshot with memory, and measures the pause. The VM was paused no longer than from one
+# question to its agent until the answer to the next. The agent is asked a hundred times a second,
+# or as often as a busy host allows, on its QEMU socket, before, while and after the snapshot is
+# taken. An answer of the guest without an end does not count, and no wait is longer than a minute.
 fork_save() {
   if [[ ${dry_run} == no ]]; then
     : >"${run_dir}/forking"
@@ -105,7 +106,7 @@ fork_save() {
       run_pause 0.05
     done
     if [[ ! -e ${run_dir}/forking.on ]]; then
-      rm -f -- "${run_dir}/forking" # what begins now is not measured
+      rm -f -- "${run_dir}/forking" # the save that begins now is not measured
     fi
   fi
   SNAPSHOT_MEMORY=true

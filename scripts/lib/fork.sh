@@ -1,19 +1,19 @@
 # shellcheck shell=bash
-# Copies of a VM of ours that runs. Where its storage can clone a snapshot with memory
-# they go on from there (live), in the very machine that was saved; elsewhere each boots from a
-# copy of its disk (disk). Either begins as the guest that it is a copy of, and becomes
-# itself before its link is up (lib/restore.sh).
+# Copies of a running VM of linus. If its storage can clone a snapshot with memory, they continue
+# from there (live), in exactly the machine that was saved. Otherwise each boots from a copy of its
+# disk (disk). Both begin as the guest that was copied, and get their own identity before their link
+# is up (lib/restore.sh).
 #
-# A saved guest has its link up, and Proxmox takes a copy's down a moment after that runs: so
-# its card is closed by network rules (lib/egress.sh) from before its start until it is
-# itself.
+# A saved guest has its link up, and Proxmox takes a copy's link down only a moment after the copy
+# runs. So network rules (lib/egress.sh) close its card from before its start until it has its own
+# identity.
 
 source "${BASH_SOURCE[0]%/*}/probe.sh"
 source "${BASH_SOURCE[0]%/*}/restore.sh"
 
-fork_snapshot=linus-fork # of the VM that is copied, while it is (lib/fork-point.sh)
+fork_snapshot=linus-fork # of the VM that is copied, while it is copied (lib/fork-point.sh)
 
-# What no copy can have, or would share with the VM.
+# Refuses a VM with anything that no copy can have, or that a copy would share with it.
 fork_require_copyable() { # vm_config
   vm_find_uncopyable
   if [[ -n ${vm_uncopyable} ]]; then
@@ -63,7 +63,7 @@ fork_validate() {
     clone_options=(--snapname "${snapshot}" --full 0)
     restore_boots=no restore_patience=60
     vm_start_options=(--stateuri "${vm_config[vmstate]}" --machine "${vm_config[runningmachine]}" --force-cpu "${vm_config[runningcpu]}")
-    if [[ -n ${vm_config["running-nets-host-mtu"]:-} ]]; then # which 8.x neither notes nor takes
+    if [[ -n ${vm_config["running-nets-host-mtu"]:-} ]]; then # Proxmox 8.x neither notes nor takes it
       vm_start_options+=(--nets-host-mtu "${vm_config["running-nets-host-mtu"]}")
     fi
     if [[ -z ${vm_egress} ]]; then
@@ -77,7 +77,7 @@ fork_validate() {
   fi
 }
 
-# A copy has the size of what is copied: a state is loaded into the very machine it is of.
+# A copy has the size of its original, because a state is loaded into exactly the machine it is of.
 fork_take_shape() { # vm_config
   if [[ ! ${vm_config[memory]:-} =~ ^(current=)?([0-9]{1,6})$ ]]; then
     fork_unfit "its memory is '${vm_config[memory]:-}'"

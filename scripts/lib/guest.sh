@@ -1,15 +1,13 @@
 # shellcheck shell=bash
-# Looking into a started VM from its host: its address, its SSH server, its
-# cloud-init. The guest agent is asked, and what it says is not believed by its
-# word alone: a job may have been root where it runs. Nor may it hold this script
-# by its length.
+# Looks into a started VM from its host: its address, its SSH server, its cloud-init. The guest
+# agent is asked, but its word alone is not trusted, because a job may have been root where it runs.
+# Nor can the length of its answers hold up this script.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
 
-# guest_ip: the address of the card with this MAC, empty while there is none.
-# guest_agent becomes yes once the agent has answered; guest_seen is the last
-# thing seen, for people. An IPv6 address alone goes into guest_ipv6: IPv4 may
-# still come.
+# Finds the address of the card with this MAC: guest_ip, empty while there is none. guest_agent
+# becomes yes once the agent has answered; guest_seen is the last thing seen, for people. An IPv6
+# address alone goes into guest_ipv6, because IPv4 may still come.
 guest_find_address() { # <vmid> <mac>
   local json_most=2097152
   guest_ip=''
@@ -43,9 +41,9 @@ guest_take_addresses() { # <tag> <mac>
   fi
 }
 
-# The same of a guest whose network is about to start: one question, asked beside what
-# starts it, whose answer waits in the guest for the address. IPv6 alone is an answer
-# after 15 s, or where that is all there will be.
+# Asks the same of a guest whose network is about to start, beside the command that starts it. It is
+# one question, whose answer waits in the guest for the address. IPv6 alone is an answer after 15 s,
+# or where there will be nothing else.
 guest_start_address() { # <vmid> <mac> <4 or 6>
   # shellcheck disable=SC2016 # the guest's variables
   run_start address 45 qm guest exec "$1" --timeout 30 -- sh -c 'for dir in /sys/class/net/*; do
@@ -87,9 +85,9 @@ guest_end_address() { # <mac>; as guest_find_address
   fi
 }
 
-# The address at which the host's neighbour table has a card. Whoever is on the
-# network writes that table: a hint for people, and an address only where they
-# have said so. guest_neighbour: empty where there is none.
+# Finds the address that the host's neighbour table has for a card. Anybody on the network can write
+# that table: the address is a hint for people, and is used only where they allowed that.
+# guest_neighbour: empty if there is none.
 guest_find_neighbour() { # <mac> <4 or 6>
   local address words
   guest_neighbour=''
@@ -101,10 +99,9 @@ guest_find_neighbour() { # <mac> <4 or 6>
   done <<<"${run_out}"
 }
 
-# Whose address that is, as this host's own network shows it; after something
-# has been said to it. guest_place: yes (the card with this MAC answers there),
-# no, hidden (no MAC is seen there) or routed (the way there is a router's);
-# guest_seen says what was seen.
+# Finds whose address that is, as this host's own network shows after something was sent to it.
+# guest_place: yes (the card with this MAC answers there), no, hidden (no MAC is seen there) or
+# routed (the way there leads through a router); guest_seen says what was seen.
 guest_check_place() { # <ip> <mac>
   local -a way
   guest_place=no
@@ -133,8 +130,8 @@ guest_check_place() { # <ip> <mac>
   fi
 }
 
-# An SSH server greets first, with at most 255 characters: a port that takes
-# connections is not enough.
+# An SSH server greets first, with at most 255 characters. A port that only accepts connections is
+# not enough.
 guest_read_banner() { # <ip> <port>; guest_banner: empty while there is none
   run_read 6 guest_hear "$1" "$2"
   guest_banner=''
@@ -148,9 +145,9 @@ guest_hear() { # <ip> <port>
   exec 3<>"/dev/tcp/$1/$2" && IFS= read -r -n 255 -t 5 line <&3 && printf '%s' "${line}"
 }
 
-# Runs a command in the guest through the agent, with the file guest_stdin, where that is
-# set, as its input. guest_exit: its exit code, or empty when the agent did not answer or
-# the command still runs; guest_out.
+# Runs a command in the guest through the agent, with the file guest_stdin, if set, as its input.
+# guest_exit: its exit code, or empty when the agent did not answer or the command still runs;
+# guest_out: its output.
 guest_exec() { # <vmid> <seconds> <command...>
   local -r id=$1 seconds=$2
   shift 2
@@ -170,21 +167,21 @@ guest_exec() { # <vmid> <seconds> <command...>
   fi
 }
 
-# The guest's last word, in one call of the agent: whether it is ready, as
-# cloud-init says, and its SSH host key, which comes through the hypervisor and
-# which the network cannot tamper with.
+# Asks the guest, in one call of the agent, whether it is ready, as cloud-init reports, and for its
+# SSH host key. The key comes through the hypervisor, so the network cannot tamper with it.
 #   guest_cloud_init  done, none (the guest has no cloud-init), failed, running, or
 #                     silent (the agent says nothing). Exit 0 is done, 2 is done
 #                     with warnings
 #   guest_host_key    "ssh-ed25519 AAAA...", once it is done or none; empty when
 #                     not to be had
 #
-# By then it is on its disk who it is and who may log in, and that cloud-init has seen to that:
-# those files alone are synced, for a boot has written much else.
+# The files with the guest's identity, with its authorized keys, and with cloud-init's record of
+# having made them are on its disk by then. Only those files are synced, because a boot has written
+# much else.
 #
-# The waiting is the shell's. cloud-init's own is Python that looks four times a
-# second: on a slow guest it takes the CPU from what it waits for, and the agent
-# leaves one more behind with each call that times out.
+# The shell does the waiting. cloud-init's own wait is Python that looks four times a second: on a
+# slow guest it takes the CPU from what it waits for, and the agent leaves one more of them behind
+# with each call that times out.
 guest_ask_ready() { # <vmid>
   guest_host_key=''
   # shellcheck disable=SC2016 # the guest's variables
@@ -222,13 +219,13 @@ guest_ask_ready() { # <vmid>
   fi
 }
 
-# How a program in the guest forgets by what DHCP servers know it, and what its stable IPv6
+# How a program in the guest removes what DHCP servers know it by, and what its stable IPv6
 # addresses are made of.
 guest_forget_leases='rm -f /run/systemd/netif/leases/* /var/lib/systemd/network/* /var/lib/dhcp/*.lease* /var/lib/dhclient/*.lease* \
         /var/lib/dhcpcd/*.lease* /var/lib/dhcpcd/duid /var/lib/dhcpcd/secret /etc/dhcpcd.duid /etc/dhcpcd.secret \
         /var/lib/NetworkManager/*.lease /var/lib/NetworkManager/secret_key /var/lib/NetworkManager/timestamps'
 
-# How a program in the guest tells the SSH server's key, and what is told.
+# How a program in the guest prints the SSH server's public key.
 # shellcheck disable=SC2016 # the guest's variables
 guest_tell_key='for type in ed25519 ecdsa rsa; do
         file=/etc/ssh/ssh_host_${type}_key.pub
@@ -243,8 +240,8 @@ guest_take_key() { # <text that begins with it>; guest_host_key
   fi
 }
 
-# The key of a type that the network shows, asked for and read apart, so that the guest can be
-# asked something else meanwhile. guest_shown_key: empty when it could not be had.
+# Reads the key of a type that the network shows. Start and end are separate, so that the guest can
+# be asked something else meanwhile. guest_shown_key: empty when the key could not be read.
 guest_start_scan() { # <ip> <port> <type: ed25519, ecdsa or rsa>
   run_start scan 10 run_alone ssh-keyscan -T 5 -t "$3" -p "$2" -- "$1"
 }

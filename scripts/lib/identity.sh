@@ -1,31 +1,30 @@
 # shellcheck shell=bash
-# Who a restored VM is. It goes on as the guest that was saved, like every other VM of
-# the same checkpoint, and becomes itself here: by one program, run by its agent while
-# its link is still down. It comes on stdin, for what stands in arguments can be read by
-# everybody on the host; the only key in it is a public one.
+# Gives a restored VM its own identity. It continues as the guest that was saved, like every other
+# VM of the same checkpoint, until its agent runs one program while its link is still down. The
+# program comes on stdin, because everybody on the host can read arguments; the only key in it is a
+# public one.
 #
-# What it changes: the clock, the kernel's random numbers, MAC, host name, machine ID,
-# SSH host keys, who may log in, network settings and DHCP's identity, the names by which
-# iSCSI and NVMe storages know it, cloud-init's instance, so that the next boot is not taken
-# for the first of another machine.
+# It changes: the clock, the kernel's random numbers, MAC, host name, machine ID, SSH host keys, who
+# may log in, network settings and DHCP's identity, the names by which iSCSI and NVMe storages know
+# it, and cloud-init's instance, so that the next boot is not taken for the first one of another
+# machine.
 #
-# What copies of one checkpoint still share, and what cannot be changed in a system that
-# runs:
-#   - the kernel's boot ID (/proc/sys/kernel/random/boot_id) and uptime, and what is
-#     drawn once at a boot: KASLR, the stack protector's canary, the keys of its hash
-#     tables, of TCP's sequence numbers and of SYN cookies (net_secret). Nobody who trusts
-#     such a VM's user less than its kernel may put two of a checkpoint side by side
-#     where the one could attack the other by what it sees of itself
-#   - the memory of what runs on: where programs lie (ASLR), and what they have drawn of
-#     random numbers before the save. The SSH server, journald and the network's service
-#     are started again here, init, dbus, the agent and logind are not; a template
-#     whose own services keep secrets must start them again itself
+# Copies of one checkpoint still share the following, which cannot be changed in a running system:
+#   - the kernel's boot ID (/proc/sys/kernel/random/boot_id) and uptime, and what is drawn once at a
+#     boot: KASLR, the stack protector's canary, the keys of its hash tables, of TCP's sequence
+#     numbers and of SYN cookies (net_secret). If the user of such a VM is trusted less than its
+#     kernel, two VMs of a checkpoint must not run side by side where the one could attack the other
+#     by what it sees of itself
+#   - the memory of programs that keep running: their addresses (ASLR), and the random numbers they
+#     drew before the save. The SSH server, journald and the network's service are restarted here;
+#     init, dbus, the agent and logind are not. A template whose own services keep secrets must
+#     restart them itself
 #   - what programs were given once to be known by: keys of a VPN, a subscription, an agent
-#     (/etc/wireguard, /var/lib/tailscale, /etc/pki/consumer, /var/lib/snapd), and the key
-#     that systemd seals credentials with: a template should have none of them
+#     (/etc/wireguard, /var/lib/tailscale, /etc/pki/consumer, /var/lib/snapd), and the key that
+#     systemd seals credentials with: a template should have none of them
 #   - init's copy of the machine ID (%m in units), until the next boot
 #   - UUIDs of file systems and partitions, as all clones of a template do
-#   - what DMI says in memory of the machine's UUID, where a program has read it before
+#   - the machine's UUID from DMI, in the memory of programs that have read it before
 
 source "${BASH_SOURCE[0]%/*}/guest.sh"
 
@@ -33,13 +32,13 @@ identity_quote() { # <text>; identity_quoted: as a word of sh
   identity_quoted="'${1//\'/\'\\\'\'}'"
 }
 
-# Bytes of the host for a guest: identity_bytes, so many, as hex.
+# Draws random bytes of the host for a guest. identity_bytes: the bytes, as hex.
 identity_draw() { # <number of bytes>
   run_read 10 run_alone od -An -vtx1 -N "$1" /dev/urandom
   identity_bytes=${run_out//[[:space:]]/}
 }
 
-# The program with its values before it, on stdin of a shell in the guest.
+# Runs the program, with its values before it, on stdin of a shell in the guest.
 #   identity_exit  its exit code, or empty when the agent did not answer; identity_said:
 #                  its words; guest_host_key: its SSH server's
 identity_take() { # <vmid> <seconds> <NAME=VALUE...>
@@ -66,11 +65,11 @@ identity_take() { # <vmid> <seconds> <NAME=VALUE...>
   fi
 }
 
-# Its values: name, mac, old_mac, user, key, time, seed and machine_id (hex), ip4 (dhcp,
-# ADDRESS/PREFIX or nothing), gw4, ip6 (dhcp, auto, ADDRESS/PREFIX or nothing), gw6,
-# servers and search (parted by blanks), boots (yes: it is no saved guest that goes on, but
-# one that boots from the disk of another: its card, network and instance come from its own
-# cloud-init drive, which is waited for).
+# The values of the program are name, mac, old_mac, user, key, time, seed and machine_id (hex), ip4
+# (dhcp, ADDRESS/PREFIX or nothing), gw4, ip6 (dhcp, auto, ADDRESS/PREFIX or nothing), gw6, servers
+# and search (separated by blanks), and boots (yes: the VM is not a saved guest that continues, but
+# boots from the disk of another one: its card, network and instance come from its own cloud-init
+# drive, which is waited for).
 identity_program() {
   printf 'forget_leases() {\n%s\n}\n' "${guest_forget_leases}"
   cat <<'PROGRAM'

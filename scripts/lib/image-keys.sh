@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# The keys of vendors who sign the sum files of their cloud images, as they publish
-# them; the fingerprints are told in Ubuntu's documentation of its public images and
-# in AlmaLinux's wiki of its Generic Cloud image. Debian's are not signed, and of
-# Rocky Linux no signature of them is known.
+# The keys of vendors who sign the sum files of their cloud images, as they publish them. The
+# fingerprints are in Ubuntu's documentation of its public images and in AlmaLinux's wiki of its
+# Generic Cloud image. Debian's sum files are not signed, and no signature of Rocky Linux's is
+# known.
 
-# image_signature: the sum file's, beside it (empty: none); image_signer: whose it
-# has to be, by fingerprint; image_keyring: the key, as gpgv reads it, in base64.
+# image_signature: the sum file's signature, beside it (empty: none); image_signer: the fingerprint
+# of its required signer; image_keyring: the key, as gpgv reads it, in base64.
 image_find_key() { # <os>, as image_lookup names it
   case $1 in
     ubuntu-*)

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# Cloud images: which there are, and how one comes onto the host whole.
+# Cloud images: which there are, and how one is brought onto the host intact.
 
 source "${BASH_SOURCE[0]%/*}/image-keys.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
-# The table of operating systems. image_user is whom the image's cloud-init
-# makes by default.
+# The table of operating systems. image_user is the user that the image's cloud-init makes by
+# default.
 image_lookup() { # <os>; image_os (empty: unknown), image_url, image_sums, image_user, image_known
   image_known="ubuntu (24.04), debian-12, debian-13, almalinux-9, rocky-9"
   case $1 in
@@ -39,12 +39,12 @@ image_lookup() { # <os>; image_os (empty: unknown), image_url, image_sums, image
   esac
 }
 
-# Brings the image into the directory, or checks the one that is there: a file
-# already there is never trusted. One run downloads, others wait for its lock
-# and then find the file. It gets its final name only when its sum is right.
+# Brings the image into the directory, or checks the one that is there: a file already there is
+# never trusted. One run downloads, others wait for its lock and then find the file. The file gets
+# its final name only when its sum is right.
 image_obtain() { # <directory> <sha256, or empty: the vendor's>; image_file
   local -r base=$1/${image_os}
-  local run_kept=8 # what a killed run downloads is still its own file
+  local run_kept=8 # a killed run may still be downloading into its own file
   local suffix
   image_sum=$2
   mkdir -p -- "$1"
@@ -81,12 +81,12 @@ image_obtain() { # <directory> <sha256, or empty: the vendor's>; image_file
   image_release
 }
 
-image_release() { # the lock, and with it the right to the .part file
+image_release() { # releases the lock, and with it the right to the .part file
   image_part=''
   exec 8>&-
 }
 
-# Proxmox takes the format from the name where it cannot look inside.
+# Proxmox takes the format from the name if it cannot look inside.
 image_name_by_content() { # <path without suffix>; image_file
   run_read 60 run_alone od -An -tx1 -N4 -- "${image_part}"
   if [[ ${run_out//[[:space:]]/} == 514649fb ]]; then
@@ -96,9 +96,9 @@ image_name_by_content() { # <path without suffix>; image_file
   fi
 }
 
-# Only by the protocol the URL names, also where it leads on to: http and file are
-# for who asks for them. wget cannot be kept to https, so that for sums, which all
-# trust in an image rests on, it does not follow at all.
+# An https URL is fetched only by https, also after redirects: http and file are for those who ask
+# for them. wget cannot be restricted to https, so for sums, on which all trust in an image rests,
+# it follows no redirect at all.
 image_fetch() { # <url> <file> [sums]
   local -a fetch
   local protocols=http,https
@@ -143,8 +143,8 @@ image_read_vendor_sum() { # image_sum
   fi
 }
 
-# The vendor's signature of the list just fetched, where there is one, by the
-# vendor's key alone. Proxmox VE has gpgv: apt needs it.
+# Checks the vendor's signature of the list just fetched, if there is one, by the vendor's key
+# alone. Proxmox VE has gpgv, because apt needs it.
 image_verify_sums() { # <the list's URL>
   image_find_key "${image_os}"
   if [[ -z ${image_signature} ]]; then

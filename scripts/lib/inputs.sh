@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# The inputs of the scripts that make a VM (create-vm.sh lists them), checked,
-# and the host they are for: the step validate_environment. Nothing is changed.
+# Checks the inputs of the scripts that make a VM (create-vm.sh lists them), and the host they are
+# for: the step validate_environment. It changes nothing.
 
 source "${BASH_SOURCE[0]%/*}/checked.sh"
 source "${BASH_SOURCE[0]%/*}/fork.sh"
 source "${BASH_SOURCE[0]%/*}/image.sh"
 source "${BASH_SOURCE[0]%/*}/sweep.sh"
 
-# What is not set gets its default here, and only here.
+# Unset inputs get their defaults here, and only here.
 read_settings() {
   : "${VM_NAME:=}" "${SSH_PUBLIC_KEY:=}" "${VM_TEMPLATE:=}" "${VM_CHECKPOINT:=}"
   : "${VM_FORK:=}" "${VM_FORK_JOB:=}" "${VM_FORK_LIVE:=false}"
-  # A template's system is not known unless the caller tells it.
+  # A template's system is not known unless the caller names it.
   vm_system=${VM_OS:-${VM_TEMPLATE:-ubuntu}}
   : "${VM_OS:=ubuntu}"
   : "${VM_CPU:=2}" "${VM_RAM:=2048}" "${VM_DISK:=20}" "${VM_CPU_TYPE:=}"
@@ -123,7 +123,7 @@ check_template_fits() { # vm_config is the template's; vm_user, restore_generati
   restore_read_generation
 }
 
-# Storage and bridge, unless a run just before this one saw that they are well.
+# Checks storage and bridge, unless a run just before this one found them well.
 check_host_parts() { # probe_storage_type
   local -ra parts=("${probe_node}" "${PROXMOX_STORAGE}" "${PROXMOX_BRIDGE}")
   checked_type=''
@@ -143,8 +143,8 @@ check_host_parts() { # probe_storage_type
   fi
 }
 
-# IDs are held by VMs and containers of every node. That is a hint: the create
-# itself is what decides. Of names it decides nothing: create_vm looks again.
+# VMs and containers of every node hold their IDs. This check is only a hint, because the create
+# itself decides. It does not decide about names: create_vm checks them again.
 note_taken_ids() {
   local line vmid node name
   for line in "${cluster_vms[@]}"; do
@@ -158,8 +158,8 @@ note_taken_ids() {
   done
 }
 
-# A free ID may have volumes of a VM that is gone. They are not ours to take
-# over, and its next destroy would remove them.
+# A free ID may have volumes of a VM that is gone. They are not for a new VM to take over, and its
+# destroy would remove them.
 note_unclean_ids() {
   local line vmid storage
   local -r type=${probe_storage_type}

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The program that clients of E2B's code interpreter ask in a sandbox, as a text: bootstrap_guest may
-# lean on no file beside it.
+# The program that clients of E2B's code interpreter ask in a sandbox, as a text, because
+# bootstrap_guest may depend on no file beside it.
 
 # It listens on the guest's loopback, as the sandbox's user. Its output is lines of JSON.
 interpreter_server() {

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# Reading Proxmox's JSON with the perl every Proxmox host has; nothing is
-# installed on the host, and jq is not part of Proxmox. Perl's own module takes four times
-# as long to load as perl itself, so that a few lines read it here, as strictly.
+# Reads Proxmox's JSON with the perl that every Proxmox host has: nothing is installed on the host,
+# and jq is not part of Proxmox. Perl's own module takes four times as long to load as perl itself,
+# so a few lines read JSON here, as strictly.
 #
-# What a guest has a hand in is bounded: an answer longer than json_most bytes (16
-# MiB where the caller has not set it) is none, nor is one that took a minute to
-# read, and of a field the first 4 KiB are taken.
+# Data that a guest has a hand in is bounded: an answer longer than json_most bytes (16 MiB unless
+# the caller sets it) is discarded, as is one that takes a minute to read, and only the first 4 KiB
+# of a field are taken.
 
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
-# Flattens an array of objects (or one object) to one line per object, its
-# fields parted by the unit separator \x1f (not white space, so that empty
-# fields stay). Missing fields are empty; control characters become blanks.
+# Flattens an array of objects (or one object) to one line per object, its fields separated by the
+# unit separator \x1f (not white space, so that empty fields stay). Missing fields are empty;
+# control characters become blanks.
 json_rows() { # <tag of a finished run> <field...>; json_lines, json_rc
   json_perl "$1" '
     my $rows = ref $doc eq "ARRAY" ? $doc : [$doc];
@@ -20,10 +20,9 @@ json_rows() { # <tag of a finished run> <field...>; json_lines, json_rc
     }' "${@:2}"
 }
 
-# The addresses of the interface with this hardware address, one per line, as
-# the guest agent tells them: the first few that are written as what they are
-# said to be and that one machine can have for itself in a network. Whether it
-# is the VM's is seen elsewhere.
+# Lists the addresses of the interface with this hardware address, one per line, as the guest agent
+# reports them: the first few that have the form of their type and that one machine can have for
+# itself in a network. Whether an address is really the VM's is checked elsewhere.
 json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
   json_perl "$1" '
     my %form = (ipv4 => qr/^(?!0|169\.254\.|22[4-9]\.|2[3-5]\d\.)\d{1,3}(\.\d{1,3}){3}\z/, ipv6 => qr/^(?!fe[89ab]|ff|::$)[0-9a-f:]{2,39}\z/i);
@@ -41,7 +40,7 @@ json_addresses() { # <tag> <mac>; json_lines: "ipv4 ADDR" or "ipv6 ADDR"
     }' "$2"
 }
 
-# What reads JSON in perl: decode($bytes), and text($value) as one line. true and false are
+# Perl code that reads JSON: decode($bytes), and text($value) as one line. true and false are
 # references to 1 and 0.
 # shellcheck disable=SC2016 # perl's variables, not the shell's
 json_reader='

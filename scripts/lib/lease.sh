@@ -1,25 +1,25 @@
 # shellcheck shell=bash
-# What the host knows of a VM of ours beside the VM's own config: a lease, a
-# file <vmid>-<job>, written before the VM can exist. Its last line counts, for what changes is
-# written behind the rest: a line comes whole or not at all.
+# What the host knows of a VM of linus besides the VM's own config: a lease, a file <vmid>-<job>,
+# written before the VM can exist. Its last line counts, because changes are appended: a line is
+# written whole or not at all.
 #
-# It may end. Then the host itself destroys the VM, after the same proof as every
-# destroy: the sweep (lib/sweep.sh) does, which a timer of the host runs every few minutes and
-# every script of ours that comes by.
+# A lease may end. Then the host itself destroys the VM, after the same proof as every destroy. The
+# sweep (lib/sweep.sh) does that; a timer of the host runs it every few minutes, and so does every
+# script of linus on its way.
 #
-# It also proves what a killed worker of Proxmox left. Such a config has a lock
-# and nothing else, for Proxmox writes the description later, and drops it
-# before the config goes. lease_lock is the lock that a worker of ours would
-# leave now: clone, create, destroyed; or none, when the config speaks for itself.
+# A lease also proves what a killed worker of Proxmox left. Such a config has a lock and nothing
+# else, because Proxmox writes the description later, and drops it before the config goes.
+# lease_lock is the lock that a worker for linus would leave now: clone, create, destroyed; or none,
+# when the config speaks for itself.
 #
-# Where: LINUS_HOST_DIR (/var/lib/linus)/leases. Times are in seconds: since
-# boot while the boot is the same, so that no change of date ends a lease, and
-# by the date after a reboot. An end of 0 is never.
+# Leases lie in LINUS_HOST_DIR (/var/lib/linus)/leases. Times are in seconds: since boot while the
+# boot is the same, so that no change of date ends a lease, and by the date after a reboot. An end
+# of 0 is never.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-# How long after a lease was written its create can still be at work, and write the config: six
-# tries of half an hour. What is destroyed by its proof has it written again (vm_destroy_locked).
+# How long after a lease was written its create can still be at work and write the config: six tries
+# of half an hour. The lease that proves a VM is written again before a destroy (vm_destroy_locked).
 lease_window=10800
 
 lease_read_clock() { # lease_date, lease_uptime, lease_boot_now
@@ -50,7 +50,7 @@ lease_load() { # <vmid> <job>; lease_found: yes or no, and the lease's fields
   fi
 }
 
-lease_find() { # <vmid>; lease_jobs: the jobs that have a lease of it, parted by blanks
+lease_find() { # <vmid>; lease_jobs: the jobs that have a lease of it, separated by blanks
   local file
   lease_jobs=''
   for file in "${LINUS_HOST_DIR:-/var/lib/linus}/leases/$1"-*; do
@@ -60,7 +60,7 @@ lease_find() { # <vmid>; lease_jobs: the jobs that have a lease of it, parted by
   done
 }
 
-# As lease_load has just read it, and with what has changed since.
+# Saves the lease as lease_load has just read it, with what has changed since.
 lease_save() { # lease_saved: yes or no
   local -r line="${lease_lock} ${lease_name} ${lease_owner} ${lease_node} ${lease_storages} ${lease_made} ${lease_boot} ${lease_pid} ${lease_start} ${lease_ends_uptime} ${lease_ends_date}"
   lease_saved=no
@@ -79,9 +79,9 @@ lease_save() { # lease_saved: yes or no
   fi
 }
 
-# Says what is about to happen to the VM, before it can: a worker of ours that
-# is killed from here on leaves this lock. The lease's end, if any, stays, unless it is given.
-lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks> [<seconds until its end>]
+# Notes what is about to happen to the VM, before it can: a worker that is killed from here on
+# leaves this lock. The lease keeps its end, if any, unless one is given.
+lease_announce() { # <vmid> <node> <lock> <storages, separated by blanks> [<seconds until its end>]
   lease_load "$1" "${vm_job}"
   if [[ ${lease_found} != yes ]]; then
     lease_ends_uptime=0
@@ -102,15 +102,15 @@ lease_announce() { # <vmid> <node> <lock> <storages, parted by blanks> [<seconds
   lease_arm
 }
 
-# The lease just read ends in so many seconds, from when its clock was read.
+# Sets the end of the lease just read, in seconds from when its clock was read.
 lease_set_end() { # <seconds>
   lease_ends_uptime=$((lease_uptime + $1))
   lease_ends_date=$((lease_date + $1))
-  lease_cut=yes # written anew: an older engine's scripts go by the first line
+  lease_cut=yes # rewritten, because an older engine's scripts go by the first line
   lease_save
 }
 
-# The create has landed: the config speaks for itself.
+# The create has landed, so the config speaks for itself.
 lease_settle() { # <vmid>
   lease_load "$1" "${vm_job}"
   if [[ ${lease_found} == yes && ${lease_ends_date} != 0 ]]; then
@@ -121,7 +121,7 @@ lease_settle() { # <vmid>
   fi
 }
 
-# Whoever has destroyed the VM ends its lease.
+# Removes the lease of a VM that was destroyed.
 lease_drop() { # <vmid> <job>
   lease_locate "$1" "$2"
   rm -f -- "${lease_file}" "${lease_file}".{new,left}
@@ -129,13 +129,13 @@ lease_drop() { # <vmid> <job>
 
 # --- the timer ---
 
-# One timer per host runs the sweep while nobody of ours is there. Its units have files
-# and are enabled, so that after a reboot leases end, and network rules come back, though
-# no engine speaks to the host. Who announces a lease arms it: one at a time, for who looks
-# in the middle of that would stop what another has just started.
+# One timer per host runs the sweep while no script of linus is there. Its units have files and are
+# enabled, so that after a reboot leases end, and network rules come back, even if no engine
+# connects to the host. A script that announces a lease arms the timer. They do it one at a time,
+# because a script that looks while another arms it would stop what that one has just started.
 #
-# What was seen to be armed is believed for a minute, by who is not newer than who saw it: a
-# file armed of one line, boot, seconds since it, the edition.
+# A timer seen to be armed is trusted for a minute, by scripts that are not newer than the one that
+# saw it: a file armed of one line, boot, seconds since boot, the edition.
 lease_arm() { # lease_armed: yes or no
   local -r lock=${LINUS_HOST_DIR:-/var/lib/linus}/timer.lock note=${LINUS_HOST_DIR:-/var/lib/linus}/armed
   local boot='' uptime='' edition='' lease_date lease_uptime lease_boot_now
@@ -177,11 +177,12 @@ lease_arm_timer() { # lease_armed: yes or no
   if [[ ${lease_written} == no || (${lease_armed} == yes && ${lease_enabled} == yes) ]]; then
     return 0
   fi
-  # What runs goes by what its units were, and may be transient: such a one cannot be enabled.
+  # A running timer goes by the units it was started from, and may be transient. A transient one
+  # cannot be enabled.
   if [[ ${lease_armed} == yes ]]; then
     run_change 30 systemctl stop linus-sweep.timer
   fi
-  if [[ ${lease_rewritten} == yes ]]; then # a file that is new is found without
+  if [[ ${lease_rewritten} == yes ]]; then # a new file is found without
     run_change 30 systemctl daemon-reload
   fi
   run_change 30 systemctl enable --quiet --no-reload linus-sweep.service linus-sweep.timer
@@ -189,8 +190,8 @@ lease_arm_timer() { # lease_armed: yes or no
   lease_read_timer
 }
 
-# lease_enabled: whether the units' files were there as they are to be, and enabled;
-# lease_rewritten: whether there were others; lease_written: no, where they could not be
+# lease_enabled: whether the units' files were there as they should be, and enabled;
+# lease_rewritten: whether there were different ones; lease_written: no, if they could not be
 # written.
 lease_write_units() {
   local -r dir=${LINUS_UNIT_DIR:-/etc/systemd/system}
@@ -211,7 +212,7 @@ lease_write_unit() { # <file> <text> <link that enables it>
   local there=''
   { IFS= read -r -d '' there <"$1" || :; } 2>/dev/null
   if [[ -n ${there} && ${lease_there} > ${lease_edition} ]]; then
-    there=$2 # a newer engine's stays
+    there=$2 # a newer engine's unit stays
   fi
   if [[ ! -e $3 || ${there} != "$2" ]]; then
     lease_enabled=no
@@ -236,11 +237,11 @@ lease_read_timer() { # lease_armed: yes or no
   fi
 }
 
-# The timer's program is made of the functions of this one, whose file may be gone
-# or newer by then. That of a newer engine takes its place, that of an older one does not:
-# an engine tells its edition, a text that sorts as versions do, and a script by hand has none. A
-# sweep under way reads on in its own.
-lease_write_sweep() { # lease_written: yes or no; lease_there: the edition of what is there then
+# The timer's program is made of the functions of this script, whose file may be gone or newer when
+# the timer runs. A newer engine's program replaces an older one's, not the other way round: an
+# engine passes its edition, a text that sorts as versions do, and a script run by hand has none. A
+# sweep under way keeps reading its own file.
+lease_write_sweep() { # lease_written: yes or no; lease_there: the edition of the program that is there then
   local text='' line=''
   lease_written=yes
   { IFS= read -r -d '' text <"${lease_sweeper}" || :; } 2>/dev/null
@@ -285,8 +286,8 @@ lease_print_sweep() {
 
 # --- what a lease proves ---
 
-# Whether the config just read (lib/vm.sh) is what a worker of Proxmox leaves
-# that did for the VM meant what its lease announced.
+# Tells whether the config just read (lib/vm.sh) is what a worker of Proxmox leaves that did for the
+# VM meant what its lease announced.
 lease_match() { # <vmid>; lease_matches: yes or no
   local key
   local -a times
@@ -296,7 +297,7 @@ lease_match() { # <vmid>; lease_matches: yes or no
     ${lease_owner} != "${vm_owner}" || ${lease_name} != "${vm_name}" ]]; then
     return 0
   fi
-  # Proxmox begins a clone with this description, and a lock.
+  # Proxmox begins a clone with this description and a lock.
   if [[ -n ${vm_config[description]:-} && ${vm_config[description]} != 'qmclone temporary file' ]]; then
     return 0
   fi
@@ -305,7 +306,7 @@ lease_match() { # <vmid>; lease_matches: yes or no
       return 0
     fi
   done
-  # No lock: a destroy of ours has broken it, and was killed then.
+  # There is no lock if a destroy of linus broke it and was killed then.
   if [[ ${vm_config[lock]:-${lease_lock}} != "${lease_lock}" && ${vm_config[lock]} != destroyed ]]; then
     return 0
   fi
@@ -316,8 +317,8 @@ lease_match() { # <vmid>; lease_matches: yes or no
   fi
 }
 
-# Whether such a config may be destroyed. lease_proof: yes; busy (somebody is still
-# at work on it); no.
+# Tells whether such a config may be destroyed. lease_proof: yes; busy (something is still at work
+# on it); no.
 lease_prove() { # <vmid> <node>
   lease_proof=no
   lease_match "$1"

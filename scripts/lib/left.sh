@@ -1,25 +1,24 @@
 # shellcheck shell=bash
-# What is not proven ours and yet not gone. A VM may lose its proof while it
-# runs: somebody rewrites its notes, takes its tag, renames it, moves it to
-# another node. It is then left alone, and said to be, until it is gone; it is
-# never taken for gone because its proof is.
+# VMs that are not proven to be linus's and yet not gone. A VM may lose its proof while it runs:
+# somebody rewrites its notes, removes its tag, renames it, or moves it to another node. It is then
+# left alone, and reported as such, until it is gone. A VM never counts as gone because its proof
+# is.
 #
-# The host keeps such a VM's lease, and beside it a file <vmid>-<job>.left of one
-# line: the date it was last looked at, and why it was left alone.
+# The host keeps such a VM's lease, and beside it a file <vmid>-<job>.left of one line: the date it
+# was last looked at, and why it was left alone.
 
 source "${BASH_SOURCE[0]%/*}/lease.sh"
 
-# Whose the config just read is, that does not prove to be the VM meant.
-# left_whose: another's, where neither its name nor its job is ours, and its
-# owner only beside another job, for IDs are used again: ours is gone then. Else
-# doubtful, as is one that a worker of Proxmox has begun or not finished and that
-# says nothing of anybody.
+# Judges whose the config just read is, if it does not prove to be that of the VM meant. left_whose:
+# another, if neither its name nor its job is that of the VM meant, and its owner only beside
+# another job, because IDs are used again: the VM meant is gone then. Otherwise doubtful, as is a
+# config that a worker of Proxmox has begun or not finished and that has no mark at all.
 left_judge() {
   local key
   local -r name=${vm_config[name]:-}
   local -r job_word='linus-job=[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
   left_whose=doubtful
-  # It has become a template (save-vm.sh), which is no VM, and has a job of its own.
+  # save-vm.sh has turned it into a template, which is no VM and has a job of its own.
   if [[ ${vm_config[template]:-0} == 1 && ${vm_words} == *" linus-template=1 linus-saved=${vm_job} linus-from=${vm_name} "* ]]; then
     left_whose=another
     return 0
@@ -35,7 +34,7 @@ left_judge() {
   done
 }
 
-left_note() { # <vmid> <job> <why>; the lease is there
+left_note() { # <vmid> <job> <why>; the lease must exist
   result_fold "$3"
   lease_locate "$1" "$2"
   {
@@ -44,7 +43,7 @@ left_note() { # <vmid> <job> <why>; the lease is there
   } 2>/dev/null || log_warn "could not note in ${lease_file}.left that VM $1 is left alone"
 }
 
-# Whether it is too early to look again; a note by a date to come is none.
+# Tells whether it is too early to look again. A note with a future date does not count.
 left_rests() { # <vmid> <job>; left_resting: yes or no
   local date=0 now
   left_resting=no
@@ -56,7 +55,7 @@ left_rests() { # <vmid> <job>; left_resting: yes or no
   fi
 }
 
-# left_alone: what is left alone on this host, "<vmid> <job> <name> <why>" each.
+# left_alone: the VMs left alone on this host, "<vmid> <job> <name> <why>" each.
 left_read() {
   local file why
   local -r form='^([0-9]+)-([0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12})\.left$'

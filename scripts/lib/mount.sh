@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# A volume's filesystem in a running VM, through its guest agent: mounted now and, by a line
-# of its /etc/fstab, at each boot; unmounted, and the line gone. The caller has proven the VM,
-# and attached the disk, whose serial number is volume_serial.
+# Mounts a volume's filesystem in a running VM, through its guest agent, now and, by a line in its
+# /etc/fstab, at each boot; or unmounts it and removes the line. The caller has proven the VM and
+# attached the disk, whose serial number is volume_serial.
 
 source "${BASH_SOURCE[0]%/*}/guest.sh"
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-# What both programs know. A line of ours bears an option of our own, and is on the disk when
-# the script ends: the VM may be off a moment later. A mount unit that systemd has made of one
-# that is gone would have it take off what else is mounted there.
+# Code that both programs share. A line of linus has a mount option of its own, and is on the disk
+# when the script ends, because the VM may be off a moment later. A mount unit that systemd made of
+# a removed line would make it unmount what else is mounted there.
 # shellcheck disable=SC2016 # the guest's variables
 mount_guest='PATH=$PATH:/usr/sbin:/sbin
     find_disk() { lsblk -dnro PATH,SERIAL | while read -r at is; do [ "$is" != "$serial" ] || echo "$at"; done; }
@@ -31,8 +31,8 @@ mount_guest='PATH=$PATH:/usr/sbin:/sbin
     }
     '
 
-# Only a disk on which nothing can be found gets a filesystem, and only once: it is on the disk
-# when that is told.
+# Only a disk on which nothing can be found gets a filesystem, and only once. The filesystem is on
+# the disk when that is reported.
 mount_volume() {
   local said
   if [[ ${dry_run} == yes ]]; then
@@ -90,8 +90,8 @@ mount_volume() {
   result_line VOLUME_FORMATTED true
 }
 
-# An unmount writes to the disk what the VM has not written yet. In a VM that is off nothing
-# is mounted, but for one whose memory is on the disk.
+# An unmount writes to the disk what the VM has not written yet. Nothing is mounted in a VM that is
+# off, unless its memory is on the disk.
 unmount_volume() {
   if [[ -z ${volume_key} ]]; then
     log_info 'it is not attached there'

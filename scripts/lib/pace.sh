@@ -1,12 +1,12 @@
 # shellcheck shell=bash
-# When to ask a guest that boots. Asking one too early costs four seconds and a
-# core, so its card is watched first: a guest sends its first packets when its
-# network starts, at about the time at which its agent does. The host counts them,
-# and reading that starts nothing. The asking itself begins dense and gets rarer.
+# Decides when to ask a booting guest. Asking too early costs four seconds and a core, so its card
+# is watched first: a guest sends its first packets when its network starts, at about the time its
+# agent starts. The host counts the packets, and reading that starts no process. The questions are
+# frequent at first and get rarer.
 
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
-pace_most=12000 # 1/100 s, waited at most before the first question
+pace_most=12000 # 1/100 s, the longest wait before the first question
 pace_began=0    # clock_now when the boot began
 pace_next=20    # 1/100 s until the next question
 
@@ -15,8 +15,8 @@ pace_start() { # the boot begins
   pace_began=${clock_now} pace_next=20
 }
 
-# Returns when the VM's card has sent something, at once where that is not to be seen
-# (no tap of Proxmox's name), and never past the deadline.
+# Waits until the VM's card has sent something. It returns at once if that cannot be seen (no tap of
+# Proxmox's name), and never waits past the deadline.
 pace_await() { # <vmid> <deadline, in SECONDS>
   local -r counter=${LINUS_NET_DIR:-/sys/class/net}/tap$1i0/statistics/rx_packets
   local said='' sent=''

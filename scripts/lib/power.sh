@@ -1,18 +1,18 @@
 # shellcheck shell=bash
-# Start, resume, suspend, stop, shutdown and the network of VM vm_id, as power-vm.sh's inputs ask; and what
-# comes before any work on it: its lock (power_hold), the proof that it is ours, the end of what
-# was left in the middle. vm_config, vm_status and vm_suspended are the VM's. ACTION is what is
-# done to it, in words that a person reads.
+# Start, resume, suspend, stop, shutdown and the network of VM vm_id, as power-vm.sh's inputs ask;
+# and what comes before any work on a VM: its lock (power_hold), the proof that it is linus's, and
+# the cleanup of work that was cut short. vm_config, vm_status and vm_suspended are the VM's. ACTION
+# is what is done to it, in words for people.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 source "${BASH_SOURCE[0]%/*}/suspend.sh"
 
 vm_resumed=no           # its memory came back from a disk, and its clock is behind
-power_checkpoints=false # true: it may be a checkpoint
-power_work=''           # what is done to it, where ACTION does not say that
-power_sees=no           # yes: its address is to be seen before its network opens
+power_checkpoints=false # true: the VM may be a checkpoint
+power_work=''           # what is done to it, if ACTION does not say that
+power_sees=no           # yes: its address must be seen before its network opens
 
-# One at a time works on the VM, and none for an engine that others have taken for dead.
+# Only one script at a time works on the VM, and none for an engine that others have taken for dead.
 power_hold() { # <VM, or volume> <its vmid>
   if [[ ${dry_run} == yes ]]; then
     return 0
@@ -34,7 +34,7 @@ power_let_go() {
   fi
 }
 
-# Before each change, and each further try of one.
+# Call it before each change, and before each further try of one.
 power_require_proof() {
   vm_read "${vm_id}"
   vm_prove
@@ -53,7 +53,7 @@ power_require_proof() {
   fi
 }
 
-# What a killed suspend or resume has left goes first. vm_status, vm_suspended.
+# Clears what a killed suspend or resume has left. vm_status, vm_suspended: the state after that.
 power_clear_half() {
   suspend_find_half
   if [[ ${suspend_half} == yes && ${dry_run} == yes ]]; then
@@ -66,7 +66,7 @@ power_clear_half() {
   vm_find_suspended "${vm_status}"
 }
 
-# Runs the command, or tells it. The function sets retry_landed.
+# Runs the command, or prints it in a dry run. The function sets retry_landed.
 power_change() { # <function> <seconds> <command...>
   if [[ ${dry_run} == yes ]]; then
     result_text PLAN "${*:3}"
@@ -87,12 +87,12 @@ power_start() {
     vm_resumed=yes
   else
     start_vm
-    # What waited for a restart counts now: card and address may be others.
+    # Changes that waited for a restart apply now: card and address may be others.
     power_require_proof
   fi
 }
 
-# One that runs may be so by a resume that was killed before it set the clock.
+# A running VM may have been resumed by a script that was killed before it set the clock.
 power_resume() {
   if [[ ${vm_status} == stopped && ${vm_suspended} == no ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is stopped, not suspended" 'start it'
@@ -120,8 +120,8 @@ power_give_up_suspend() {
   suspend_give_up
 }
 
-# Where its packets may go from now on. Its config is changed first, of which all rules are made. One
-# that runs and was on the LAN is closed until its address was seen.
+# Sets where the VM's packets may go from now on. Its config is changed first, because all rules are
+# made from configs. A running VM that was on the LAN is closed until its address was seen.
 power_network() {
   egress_read_word
   local -r was=${egress_word}
@@ -134,11 +134,11 @@ power_network() {
       result_fail vm "could not read the notes of VM ${vm_id} on node '${probe_node}': ${run_said}" "look at: qm config ${vm_id}"
     fi
     local -a change=(--description "${egress_notes}")
-    if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then # only what starts it through these scripts sees to its rules
+    if [[ -n ${vm_egress} && ${vm_config[onboot]:-0} != 0 ]]; then # only a start by these scripts sees to its rules
       change+=(--onboot 0)
     fi
     local -a tool=(qm)
-    if [[ ${egress_notes} == *[^[:ascii:]]* ]]; then # Proxmox reads a command line by its locale, and loses that in C
+    if [[ ${egress_notes} == *[^[:ascii:]]* ]]; then # Proxmox reads its arguments by the locale, and loses these in C
       tool=(env LC_ALL=C.UTF-8 qm)
     fi
     local retry_clear=network_again
@@ -162,7 +162,7 @@ power_network() {
   fi
 }
 
-# Notes that somebody has changed meanwhile are not put back.
+# Notes that somebody has changed meanwhile are not overwritten.
 network_again() {
   local -r notes=${egress_notes}
   power_require_proof

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# What a Proxmox host must have, each looked at once and judged in one place:
-# check-host reports the judgements, create-vm stops at the first that is not ok.
+# What a Proxmox host must have. Each part is looked at once and judged in one place: check-host
+# reports the judgements, create-vm stops at the first that is not ok.
 #
-# A probe sets probe_kind (empty: ok, else a kind of result_fail), probe_text
-# (what was found) and probe_remedy. The node is in probe_node once probe_cluster
-# has run. Each start of Proxmox's tools takes most of a second: what can be seen
-# without them is, and the read that needs one runs beside the rest.
+# A probe sets probe_kind (empty: ok, else a kind of result_fail), probe_text (what was found) and
+# probe_remedy. The node is in probe_node once probe_cluster has run. Each start of Proxmox's tools
+# takes most of a second, so they are used only for what cannot be seen without them, and the read
+# that needs one runs beside the rest.
 
 source "${BASH_SOURCE[0]%/*}/cluster.sh"
 source "${BASH_SOURCE[0]%/*}/vm.sh"
@@ -22,8 +22,7 @@ probe_bad() { # <kind> <text> <remedy>
   probe_remedy=$3
 }
 
-# A read that failed. One that had no answer in time says nothing against the
-# configuration.
+# Judges a failed read. A read that had no answer in time says nothing against the configuration.
 probe_unread() { # <what was read> <remedy>
   local kind=config
   if ((run_rc == 124)); then
@@ -32,8 +31,8 @@ probe_unread() { # <what was read> <remedy>
   probe_bad "${kind}" "could not read $1: ${run_said}" "$2"
 }
 
-# Quorum, and the node: the one asked for, or this host's own. qm works only on
-# the node it runs on, so another node, though online, will not do.
+# Judges the quorum, and the node: the wanted one, or this host's own. qm works only on the node it
+# runs on, so another node does not do, even if it is online.
 probe_cluster() { # <wanted node, or empty> [vms: cluster_vms, too]; probe_quorum: yes, no, or none where there is no cluster
   local -r wanted=$1
   local name known='' own
@@ -70,7 +69,7 @@ probe_start() { # <storage>: starts the read that probe_storage takes up
   run_start storage 60 pvesh get "/nodes/${probe_node}/storage/$1/status" --output-format json
 }
 
-probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty where it is not fit; probe_storage_shared: 1 where all nodes have it; probe_free_mib: empty where it is not known
+probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty if unfit; probe_storage_shared: 1 if all nodes have it; probe_free_mib: empty if unknown
   probe_storage_type=''
   probe_storage_shared=''
   probe_free_mib=''
@@ -101,7 +100,7 @@ probe_storage() { # <storage>; probe_storage_type: dir, lvmthin, ...; empty wher
   fi
 }
 
-# All VMs and containers of the cluster (cluster_vms), or the script ends.
+# Lists all VMs and containers of the cluster (cluster_vms), or ends the script.
 probe_vms() {
   cluster_list_vms
   if ((run_rc != 0)); then
@@ -109,8 +108,8 @@ probe_vms() {
   fi
 }
 
-# A full storage pauses every VM on it, whoever's, so that some of it stays free.
-probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory]; probe_free_mib: what it has, empty where that is not known
+# A full storage pauses every VM on it, whoever owns it, so some of it must stay free.
+probe_reserve() { # <storage> <MiB to be written> [<of what>: of memory]; probe_free_mib: empty if unknown
   local beside=''
   if (($2 > 0)); then
     beside=" beside $2 MiB ${3:-of memory}"
@@ -123,8 +122,8 @@ probe_reserve() { # <storage> <MiB that are to be written> [<of what>: of memory
   fi
 }
 
-# A storage that is fit, and has room where that is asked, or the script ends.
-probe_require_storage() { # <storage> [<MiB that are to be written> [<of what>]]; as probe_storage
+# Ends the script unless the storage is fit, and has room where that is asked.
+probe_require_storage() { # <storage> [<MiB to be written> [<of what>]]; as probe_storage
   probe_start "$1"
   probe_storage "$1"
   probe_require
@@ -134,8 +133,8 @@ probe_require_storage() { # <storage> [<MiB that are to be written> [<of what>]]
   fi
 }
 
-# The same of each storage of the config just read.
-probe_room() { # <MiB that are to be written> [<of what>]
+# Does the same for each storage of the config just read.
+probe_room() { # <MiB to be written> [<of what>]
   local storage vm_storages probe_storage_type
   vm_find_storages
   for storage in ${vm_storages}; do
@@ -158,9 +157,8 @@ probe_no_storage() { # <storage>
   fi
 }
 
-# The host itself shows its bridges, those of the software-defined network too.
-# Only Proxmox's list, of /etc/network/interfaces, tells which others are (Open
-# vSwitch), and which there are.
+# The host itself shows its Linux bridges, those of the software-defined network too. Only Proxmox's
+# list, from /etc/network/interfaces, shows others (Open vSwitch), and which bridges there are.
 probe_bridge() { # <bridge>
   local line iface type bridges=''
   run_read 10 run_alone ip -o link show dev "$1" type bridge
@@ -187,8 +185,8 @@ probe_bridge() { # <bridge>
   fi
 }
 
-# Whether the node has any template, for who has not named one: a cloud image
-# does, too, only slower. cluster_vms are its VMs.
+# Tells whether the node has any template, for callers who have not named one: a cloud image does,
+# too, only slower. cluster_vms must hold its VMs.
 probe_templates() {
   probe_list_templates
   if [[ -z ${probe_known_templates} ]]; then
@@ -199,7 +197,7 @@ probe_templates() {
   fi
 }
 
-probe_list_templates() { # probe_known_templates: their names
+probe_list_templates() { # probe_known_templates: their names and IDs
   local line vmid node kind template name
   probe_known_templates=''
   for line in "${cluster_vms[@]}"; do
@@ -210,9 +208,8 @@ probe_list_templates() { # probe_known_templates: their names
   done
 }
 
-# Templates lie on a node; a clone is made on the template's node.
-# cluster_vms are the VMs it is looked for among. probe_template_id is set when it is
-# found and fit, vm_config is its config.
+# Finds the template in cluster_vms. A template lies on a node, and its clones are made on that
+# node. probe_template_id is set when the template is found and fit; vm_config is its config.
 probe_template() { # <name or ID>
   local line vmid node name template matches=''
   probe_template_id=''
@@ -249,7 +246,7 @@ probe_template() { # <name or ID>
   fi
 }
 
-probe_require() { # stops the script when the probe before was not ok
+probe_require() { # ends the script when the probe before was not ok
   if [[ -n ${probe_kind} ]]; then
     result_fail "${probe_kind}" "${probe_text}" "${probe_remedy}"
   fi

@@ -1,21 +1,19 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # clock_now is clock.sh's
-# Processes named so that a recycled pid is never mistaken for them, and the
-# whole tree of a job's task. Reads /proc with builtins only: a fork costs much
-# more than a read on an emulated guest.
+# Identifies processes so that a recycled pid is never mistaken for one of them, and finds the whole
+# tree of a job's task. It reads /proc with builtins only, because a fork costs much more than a
+# read on an emulated guest.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/stat.sh"
 
-# process_as_root runs a command as root: as it is, or by sudo, which must not
-# ask for a password.
+# process_as_root runs a command as root: directly, or by sudo, which must not ask for a password.
 process_as_root() { # <command...>
   if ((EUID == 0)); then "$@"; else sudo -n -- "$@"; fi
 }
 
-# process_alive tells whether the process that was <pid> when it started at
-# <start> still runs.
+# process_alive tells whether the process that had <pid> when it started at <start> still runs.
 process_alive() { # <pid> <start>
   [[ $1 == [1-9]* ]] || return 1
   stat_read "$1"
@@ -30,11 +28,10 @@ process_has_job() { # <pid> <job_id>
   [[ $'\n'"${entries[*]}"$'\n' == *$'\n'"LINUS_JOB_ID=$2"$'\n'* ]]
 }
 
-# process_find_tree fills process_tree, an array whose indices are pids and so
-# come in order, with those of the job's task: all in
-# its cgroup (when it has one), all in its sessions, all that carry its job id,
-# and their descendants. Without a cgroup, a process that took a session of its
-# own, dropped its environment and lost its parent is not found.
+# process_find_tree fills process_tree, an array whose indices are the pids of the job's task, and
+# so in order: all processes in its cgroup (when it has one), all in its sessions, all that carry
+# its job id, and their descendants. Without a cgroup, a process that took a session of its own,
+# dropped its environment and lost its parent is not found.
 process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, or empty>
   local -r job_id=$1 sessions=" $2 " cgroup=$3
   local -A parents=()
@@ -44,7 +41,7 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
     shopt -s globstar
     for file in "${cgroup}"/**/cgroup.procs; do
       while read -r pid; do
-        # 0 is a process of another pid namespace: only cgroup.kill reaches it.
+        # 0 is a process of another pid namespace, which only cgroup.kill reaches.
         [[ ${pid} == 0 ]] || process_tree["${pid}"]=1
       done 2>/dev/null <"${file}"
     done
@@ -71,13 +68,14 @@ process_find_tree() { # <job_id> <sessions, blanks between> <cgroup directory, o
       fi
     done
   done
-  # Never the one who asks: a task may run the runner's own commands.
+  # Never the caller itself: a task may run the runner's own commands.
   unset "process_tree[$$]" "process_tree[${BASHPID}]"
 }
 
-# process_signal_tree sends a signal to what process_find_tree found, but for
-# one session. Parents come before what they started: a shell that outlived what
-# it waits for would go on with its next command. A task may have become another user by sudo; then so do we.
+# process_signal_tree sends a signal to the processes that process_find_tree found, except those of
+# one session. Parents come before their children, because a shell that outlives the command it
+# waits for would run its next one. A task may have become another user by sudo; then the signal is
+# sent by sudo, too.
 process_signal_tree() { # <signal> [<session>]
   local pid
   for pid in "${!process_tree[@]}"; do
@@ -88,10 +86,10 @@ process_signal_tree() { # <signal> [<session>]
   done
 }
 
-# process_end_tree ends the whole tree: the signal, unless that is KILL up to
-# 5 s to go, then KILL until nothing is left. <spared> is a session that is to
-# go by itself, unless by KILL. False when something still lives after 10 s of
-# KILL, which only a process stuck in the kernel does.
+# process_end_tree ends the whole tree: it sends the signal and, unless that is KILL, waits up to 5
+# s; then it sends KILL until nothing is left. <spared> is a session that is to end by itself and
+# gets only KILL. False when something still lives after 10 s of KILL, which only a process stuck in
+# the kernel does.
 process_end_tree() { # <job_id> <sessions> <cgroup> <signal> [<spared>]
   local -r cgroup=$3
   local -i deadline

@@ -1,8 +1,7 @@
 # shellcheck shell=bash
-# VM IDs that are free but not clean: volumes of a destroyed VM stayed on a
-# storage. A new VM of that ID would find them, so the ID is not used before
-# they are gone. One file a VM ID in LINUS_HOST_DIR (/var/lib/linus)/quarantine,
-# one volume a line.
+# VM IDs that are free but not clean: volumes of a destroyed VM stayed on a storage. A new VM of
+# that ID would find them, so the ID is not used before they are gone. LINUS_HOST_DIR
+# (/var/lib/linus)/quarantine has one file per VM ID, with one volume per line.
 
 source "${BASH_SOURCE[0]%/*}/run.sh"
 
@@ -15,8 +14,7 @@ quarantine_add() { # <vmid> <volume...>
   fi
 }
 
-# quarantined: the volumes still there, by VM ID. A storage that does not answer
-# frees no ID.
+# quarantined: the volumes still there, by VM ID. A storage that does not answer frees no ID.
 quarantine_read() {
   local file volume storage left line
   local -A listed=() there=()

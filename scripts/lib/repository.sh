@@ -1,25 +1,25 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # settings and places are the runner's; arrays are shared with artifacts.sh
-# The repository of a job: its work tree before the task, and a bundle of what the task has
-# committed after it. A part of the job runner.
+# The repository of a job: its work tree before the task, and afterwards a bundle of what the task
+# has committed. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
 source "${BASH_SOURCE[0]%/*}/skipped.sh"
 
-# repository_git runs git there, whoever it belongs to, without hooks and not for long: what it
-# finds may be large.
+# repository_git runs git in the repository, whoever owns it, without hooks and for a limited time,
+# because the repository may be large.
 repository_git() { # <argument...>
   timeout "${repository_seconds:-60}" git -c safe.directory='*' -c core.hooksPath=/dev/null -c core.fsmonitor=false -c gc.auto=0 -c maintenance.auto=false \
     -c commit.gpgSign=false -c advice.detachedHead=false -C "${repository}" "$@"
 }
 
-# repository_install makes the work tree, as the login user. It goes on where it was interrupted:
-# the archive's first file says whose the .git is.
+# repository_install makes the work tree, as the login user. After an interruption it continues: the
+# archive's first file says whose the .git is.
 repository_install() {
   local owner said group repository_seconds=170
-  local -x GIT_LFS_SKIP_SMUDGE=1 # where git-lfs is set up for all, it would ask the server
+  local -x GIT_LFS_SKIP_SMUDGE=1 # where git-lfs is set up for all users, it would ask the server
   [[ -n ${repository} && ! -e ${state}/repository ]] || return 0
   type -P git >/dev/null || result_fail dependency "git is missing in the guest" "install git in the VM's template"
   [[ -z ${lfs} ]] || type -P git-lfs >/dev/null \
@@ -48,18 +48,18 @@ repository_is_empty() {
   [[ -d ${repository} && ${#all[@]} == 0 ]]
 }
 
-# repository_submodules makes the work trees of those that linus has sent along.
+# repository_submodules makes the work trees of the submodules that linus has sent along.
 repository_submodules() {
   [[ ! -d ${repository}/.git/modules ]] || repository_git submodule --quiet update --init --recursive --no-fetch
 }
 
-# repository_large_files puts those that linus has sent along into the work tree, and has git take
-# others for such.
+# repository_large_files puts the large files that linus has sent along into the work tree, and has
+# git keep others in LFS, too.
 repository_large_files() {
   [[ -z ${lfs} ]] || { repository_git lfs install --local --skip-repo && repository_git lfs checkout; }
 }
 
-# repository_name_committer lets git commit where nobody has said who does.
+# repository_name_committer lets git commit if no committer is configured.
 repository_name_committer() {
   [[ -n $(repository_git config user.email) ]] \
     || { repository_git config user.name linus && repository_git config user.email linus@localhost; }
@@ -105,8 +105,8 @@ repository_bundle() {
     || ! rm -f -- "${bundle}"
 }
 
-# repository_loose prints a commit of what is in none, ignored files left out; nothing if that is
-# nothing. The task's own index stays as it is.
+# repository_loose prints a commit of what is in no commit, without ignored files, or nothing if
+# there is nothing. The task's own index stays as it is.
 repository_loose() { # <commit of HEAD>
   local tree
   local -x GIT_INDEX_FILE=${state}/repository.index GIT_AUTHOR_NAME=linus GIT_AUTHOR_EMAIL=linus@localhost GIT_COMMITTER_NAME=linus GIT_COMMITTER_EMAIL=linus@localhost

@@ -1,34 +1,34 @@
 # shellcheck shell=bash
-# A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits
-# what is asked for and where it is asked, and how the clone's QEMU is started. What
-# does not fit is told before anything is made (LINUS_RESTORE:unfit); a restore that is
-# hindered now, or fails later, is told, too (LINUS_RESTORE:failed, or unfit where the memory has
-# gone since): a boot may do. And how any VM that
-# begins as another guest becomes itself, and gets its link: a fork (lib/fork.sh) does so, too.
+# A VM that is restored from a checkpoint instead of booted: whether VM_CHECKPOINT fits what is
+# asked for and where, and how the clone's QEMU is started. A checkpoint that does not fit is
+# reported before anything is made (LINUS_RESTORE:unfit). A restore that is hindered now, or fails
+# later, is reported, too (LINUS_RESTORE:failed, or unfit if the memory has gone since): a boot may
+# still work. This is also how any VM that begins as another guest, such as a fork (lib/fork.sh),
+# gets its own identity and its link.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
 source "${BASH_SOURCE[0]%/*}/checkpoint.sh"
 source "${BASH_SOURCE[0]%/*}/identity.sh"
 
-restore_begun=no    # from the clone on
+restore_begun=no    # yes from the clone on
 restore_patience=60 # seconds until the guest's agent has answered
-restore_takes=90    # seconds in which it has taken its identity
-restore_boots=no    # the guest boots: cloud-init writes its network, and knows its instance
-restore_egress=''   # the word that closes its network until it is itself, where it has none of its own
+restore_takes=90    # seconds it has to take its identity
+restore_boots=no    # yes: the guest boots: its cloud-init writes its network, and knows its instance
+restore_egress=''   # the word that closes its network until it has its identity, if it has no word of its own
 
 restore_unfit() { # <what does not fit> <what to do>
   result_line RESTORE unfit
   result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored: $1" "$2"
 }
 
-# What may be otherwise the next time is no fault of the checkpoint's, which stays.
+# What may be different the next time is not the checkpoint's fault, so the checkpoint stays.
 restore_hindered() { # <by what> <what to do>
   result_line RESTORE failed
   result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored now: $1" "$2"
 }
 
-# What QEMU can read a state on: itself, and the processor it was saved on. The version
-# is the program's own word, for which no tool of Proxmox is started.
+# Reads what QEMU can read a state on: QEMU itself, and the processor it was saved on. The program
+# reports its version itself, so no tool of Proxmox is started.
 restore_read_host() { # restore_qemu, restore_cpu
   local line
   restore_qemu='' restore_cpu=''
@@ -45,8 +45,8 @@ restore_read_host() { # restore_qemu, restore_cpu
   restore_cpu=${restore_cpu:-${HOSTTYPE}}
 }
 
-# What changes when a template is built anew under its ID or name: Proxmox gives each VM
-# that it creates a UUID, and notes when. restore_generation: empty where it has neither;
+# Reads what changes when a template is built anew under its ID or name: Proxmox gives each VM that
+# it creates a UUID, and notes the date. restore_generation: empty if the template has neither;
 # restore_ctime: the date, which clones take over.
 restore_read_generation() { # vm_config is the template's
   local uuid=''
@@ -65,7 +65,7 @@ restore_read_generation() { # vm_config is the template's
 
 # --- validate ---
 
-restore_validate() { # restore_generation is the template's; vm_config is the checkpoint's then
+restore_validate() { # restore_generation is the template's; afterwards vm_config is the checkpoint's
   local -r again='have it made anew (checkpoint-vm.sh), or leave VM_CHECKPOINT empty: the VM boots then'
   if [[ -z ${VM_TEMPLATE} ]]; then
     restore_unfit 'it is made of a template, and VM_TEMPLATE is empty' 'set VM_TEMPLATE to that template'
@@ -96,7 +96,7 @@ restore_validate() { # restore_generation is the template's; vm_config is the ch
     restore_unfit "it was saved on ${checkpoint[QEMU]:-nothing}, ${checkpoint[CPU_MODEL]:-nothing}, and this is ${restore_qemu}, ${restore_cpu}" "${again}"
   fi
   vm_start_options=(--stateuri "${checkpoint_state}" --machine "${checkpoint[MACHINE]}" --force-cpu "${checkpoint[CPU]}")
-  if [[ -n ${checkpoint[NETS_HOST_MTU]:-} ]]; then # which 8.x neither notes nor takes
+  if [[ -n ${checkpoint[NETS_HOST_MTU]:-} ]]; then # Proxmox 8.x neither notes nor takes it
     vm_start_options+=(--nets-host-mtu "${checkpoint[NETS_HOST_MTU]}")
   fi
 }
@@ -119,7 +119,7 @@ restore_check_state() { # <what to do>
   fi
 }
 
-# A state is loaded into the very machine that it was saved from.
+# A state is loaded into exactly the machine that it was saved from.
 restore_check_shape() { # <what to do>
   if [[ ${checkpoint[GENERATION]:-} != "${restore_generation}" ]]; then
     restore_unfit "template '${VM_TEMPLATE}' was built anew since" "$1"
@@ -141,8 +141,7 @@ restore_check_shape() { # <what to do>
 
 # --- identity ---
 
-# The agent goes on with the rest of the guest: it is there as soon as QEMU is, or a
-# moment later.
+# The agent continues with the rest of the guest: it is there as soon as QEMU is, or a moment later.
 take_identity() {
   local part ip4='' gw4='' ip6='' gw6=''
   local -a parts
@@ -170,7 +169,7 @@ take_identity() {
       "ip4=${ip4}" "gw4=${gw4}" "ip6=${ip6}" "gw6=${gw6}" "servers=${restore_servers}" "search=${restore_search}" "boots=${restore_boots}"
     if [[ ${identity_exit} == 0 && ${identity_said} == *'linus-identity taken'* ]]; then
       log_info 'the guest has an identity of its own'
-      if [[ ${restore_boots} == no ]]; then # else its cloud-init may be at work still
+      if [[ ${restore_boots} == no ]]; then # else its cloud-init may still be at work
         vm_told_key=${guest_host_key}
       fi
       return 0
@@ -187,7 +186,7 @@ take_identity() {
   result_fail vm "VM ${vm_id} on node '${probe_node}', ${from}, did not take an identity of its own (exit ${identity_exit:-unknown}): ${identity_said}" "${remedy}"
 }
 
-# As Proxmox does it for a cloud-init drive: the config's, else the host's own.
+# Proxmox does the same for a cloud-init drive: the config's resolvers, else the host's own.
 restore_read_resolvers() { # restore_servers, restore_search
   local word rest
   restore_servers=${vm_config[nameserver]:-}
@@ -204,8 +203,9 @@ restore_read_resolvers() { # restore_servers, restore_search
   done 2>/dev/null <"${LINUS_RESOLV_CONF:-/etc/resolv.conf}" || :
 }
 
-# From here on its packets leave it. Proxmox changes the link of a card that stays the
-# same at once; a change that waits for a restart would not be in the config as it runs.
+# Puts the link up: from here on the VM's packets leave it. Proxmox changes the link at once if the
+# card stays the same; a change that waits for a restart would not be in the config that is read
+# back.
 link_up() {
   local -a change=(--net0 "${vm_config[net0]/,link_down=1/}")
   if [[ -n ${restore_egress} ]]; then

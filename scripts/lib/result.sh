@@ -1,13 +1,12 @@
 # shellcheck shell=bash
-# The script's answer: LINUS_ lines on stdout, the only writer of stdout.
+# The script's answer: LINUS_ lines on stdout. Nothing else writes to stdout.
 #
-# With LINUS_NONCE set the lines lie between LINUS_BEGIN:<nonce> and
-# LINUS_END:<nonce>, so that nothing else on stdout can be taken for an answer;
-# an END that never came means the answer is not whole. A value is one line and
-# is all that follows the first colon after the key.
+# With LINUS_NONCE set the lines lie between LINUS_BEGIN:<nonce> and LINUS_END:<nonce>, so that
+# nothing else on stdout can be taken for an answer. Without the END the answer is incomplete. A
+# value is one line: all that follows the first colon after the key.
 #
-# Exit codes, named once here (result_code): 0 ok, 1 invalid, 2 dependency,
-# 3 config, 4 offline, 5 vm, 6 timeout.
+# Exit codes, defined only here (result_code): 0 ok, 1 invalid, 2 dependency, 3 config, 4 offline, 5
+# vm, 6 timeout.
 
 source "${BASH_SOURCE[0]%/*}/log.sh"
 
@@ -32,7 +31,7 @@ result_fold() { # <text>; result_folded: the text on one line, of a bounded leng
   result_folded=${result_folded//[[:cntrl:]]/ }
 }
 
-# A value with a line break is refused: it could forge a key of its own.
+# A value with a line break is refused, because it could forge a key.
 result_line() { # <key without LINUS_> <value>
   if [[ ! $1 =~ ^[A-Z][A-Z0-9_]*$ ]] || ((${#2} > 65536)) || [[ $2 == *[[:cntrl:]]* ]]; then
     result_fail vm "refused to print LINUS_$1: the value has control characters, or no end" 'report this as a fault of the script'
@@ -45,7 +44,7 @@ result_text() { # <key without LINUS_> <free text>: folded to one line
   printf 'LINUS_%s:%s\n' "$1" "${result_folded}"
 }
 
-# Runs one step and tells of it before it begins.
+# Runs one step, and reports it before it begins.
 result_run_step() { # <function> <text>
   result_step_text=$2
   ((result_steps_done += 1))
@@ -54,7 +53,7 @@ result_run_step() { # <function> <text>
   "$1"
 }
 
-result_warning() { # <text>: something an operator should know; the work goes on
+result_warning() { # <text>: something an operator should know; the script continues
   log_warn "$1"
   result_text WARNING "$1"
 }
@@ -71,7 +70,7 @@ result_code() { # <kind>; result_status: its exit code
   esac
 }
 
-# Ends the script. Call it in the main shell: from $( ) its text would be lost.
+# Ends the script. Call it in the main shell: in $( ) its text would be lost.
 result_fail() { # <kind> <what failed> <what to do>
   result_error=$2
   result_remedy=$3
@@ -87,7 +86,7 @@ result_unexpected() { # <status> <line> <command>: from the ERR trap
   fi
 }
 
-# The last words, from the EXIT trap. Nobody may be listening any more.
+# Prints the end of the answer, from the EXIT trap. Nobody may be listening any more.
 result_end() { # <exit status>
   local -r status=$1
   if ((status != 0)); then

@@ -1,18 +1,17 @@
 # shellcheck shell=bash
-# Changing something on Proxmox, believing only what can be read back.
+# Changes something on Proxmox, and trusts only what can be read back.
 #
-# Exit codes of qm lie in both directions: a failed resize exits 0, and an
-# answer lost to a lock's time-out may stand for work that was done. So after
-# every change a function of the caller looks whether it landed (it sets
-# retry_landed to yes or no). Only the texts of Proxmox's lock time-outs are
-# worth another try.
+# Exit codes of qm are wrong in both directions: a failed resize exits 0, and an answer lost to a
+# lock's time-out may stand for work that was done. So after every change a function of the caller
+# checks whether it landed (it sets retry_landed to yes or no). Only Proxmox's messages about a busy
+# lock are worth another try.
 #
-# Where retry_clear names a function, that one comes before each further try: it
-# clears the way, or sets retry_landed to yes, or to hopeless where none may be made.
+# If retry_clear names a function, it is called before each further try: it clears the way, or sets
+# retry_landed to yes, or to hopeless if there must be no other try.
 #
-# With retry_by=digest Proxmox is told which config the change was chosen by, the one that was
-# read last (lib/vm.sh), and refuses it where there is another by then. With retry_by=guard it is
-# looked at as the tool is about to begin (lib/run.sh), for commands that take no digest.
+# With retry_by=digest Proxmox is told which config the change is based on, the one read last
+# (lib/vm.sh), and refuses the change if the config is another one by then. With retry_by=guard the
+# config is checked just before the tool begins (lib/run.sh), for commands that take no digest.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
@@ -38,7 +37,7 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
     if [[ ${retry_landed} == yes || ! ${said} =~ ${lock_texts} || ${attempt} -eq ${tries} ]]; then
       return 0
     fi
-    # Everyone who lost the lock waits a different time, longer each round.
+    # Each run that lost the lock waits a different time, longer in each round.
     pause=$((RANDOM % (1000 * attempt) + 500))
     log_info "Proxmox was busy: try ${attempt} of ${tries}, again in ${pause} ms"
     result_line LOCK_RETRY "${attempt}/${tries}" 2>/dev/null || : # in a roll-back nobody may be listening
@@ -55,9 +54,9 @@ retry_change() { # <function that sets retry_landed> <seconds> <command...>
   done
 }
 
-# Ends the script for a change that has not landed. What Proxmox refused for lack of
-# quorum it says itself, or that it may not write its file; and so it does mostly where a
-# storage is full: of a mirror's end 8.x tells no cause.
+# Ends the script for a change that has not landed. If Proxmox refused it for lack of quorum, it
+# says so, or that it may not write its file. It mostly says so, too, if a storage is full; 8.x
+# gives no cause for the end of a mirror.
 retry_fail() { # <text> <remedy> [<storages> (default: the config's)]
   local -r full_texts="No space left on device|reached threshold|out of space|nsufficient free space|Disk quota exceeded|error -28|'mirror' has been cancelled"
   local vm_storages=''

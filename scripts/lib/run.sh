@@ -1,17 +1,16 @@
 # shellcheck shell=bash
-# Running other programs: bounded in time, their words kept, and ended when this
-# script is to stop.
+# Runs other programs: limited in time, with their output kept, and ended when this script is to
+# stop.
 #
-# Every program runs under timeout(1), which puts it into a process group of
-# its own. A Ctrl-C or a hang-up meant for this script therefore never cuts a
-# qm in the middle (which would leave a lock and half a VM behind).
+# Every program runs under timeout(1), which puts it into a process group of its own. So a Ctrl-C or
+# a hang-up meant for this script never interrupts a qm (which would leave a lock and half a VM
+# behind).
 #
-# Cancellation is state, not a signal: run_stop is empty, or the status to exit
-# with. An operation's file LINUS_STOP sets it (operation.sh); by hand, a signal's
-# trap does (script.sh), and nothing else. It is looked at after each command and
-# while a read is waited for. A change is let end, a read is ended; then the
-# script exits, and what it made is undone in one place, script_finish, which
-# nothing stops any more (run_stoppable=no).
+# Cancellation is state, not a signal: run_stop is empty, or the status to exit with. It is set by
+# an operation's file LINUS_STOP (operation.sh), by the trap of a signal sent by hand (script.sh),
+# and by nothing else. It is checked after each command and while a read is waited for. A change is
+# allowed to finish, a read is ended. Then the script exits, and what it made is undone in one
+# place, script_finish, which nothing stops any more (run_stoppable=no).
 #
 # Answers land in globals, not on stdout:
 #   run_rc   exit status (124: out of time)
@@ -19,16 +18,15 @@
 #   run_said one line of what it said, stdout in parentheses behind stderr: for people and for
 #            matching
 #
-# What is said may be long, and come from a guest. bash's patterns take a time that
-# grows with the square of a text's length, or worse, and hear no signal meanwhile:
-# no pattern is used on a text that was not cut. Lists that may be longer are
-# read by lines (run_lines).
+# Output may be long, and may come from a guest. bash's patterns take a time that grows with the
+# square of a text's length, or worse, and no signal is handled meanwhile. So patterns are used only
+# on text that was cut. Lists that may be longer are read by lines (run_lines).
 #
-# Files are read without $( ), too: bash (5.2) parses one anew each time, and a
-# trap that comes just then is lost, and its signal with it.
+# Files are read without $( ), too: bash (5.2) parses it anew each time, and a trap that comes just
+# then is lost, with its signal.
 #
-# Our own files are root's alone (operation.sh); Proxmox's are not: others on the host
-# read its task logs, and work with its images and locks.
+# Files of linus are only root's (operation.sh). Those of Proxmox are not: others on the host read
+# its task logs, and work with its images and locks.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/tools.sh"
@@ -48,8 +46,7 @@ run_init() {
   run_said=''
 }
 
-# What a killed run has left goes with the next one: the directory's name tells
-# whose it is.
+# Removes what killed runs have left: the directory's name tells whose it is.
 run_sweep() {
   local dir pid started
   local -r form='^linus\.([1-9][0-9]*)\.([0-9]+)\.[A-Za-z0-9]{8}$'
@@ -73,7 +70,7 @@ run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
   if [[ ${run_text} == *$'\n' ]]; then
     run_text=${run_text:0:${#run_text}-1}
   fi
-  if [[ ${run_text} != *$'\n' ]]; then # there was one: most have no more, and this is quicker
+  if [[ ${run_text} != *$'\n' ]]; then # one was cut: most have no more, and this is quicker
     return 0
   fi
   mapfile -t lines <<<"${run_text}"
@@ -84,16 +81,16 @@ run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
   run_text="${lines[*]:0:count}"
 }
 
-run_slurp_end() { # <file>, of which run_text is what run_slurp has of it; run_text: all of it, or its first and last 4 KiB
+run_slurp_end() { # <file>, already read by run_slurp; run_text: all of it, or its first and last 4 KiB
   if ((${#run_text} > 8192)); then
-    local -r head=${run_text:0:4096} # and both by whole lines
+    local -r head=${run_text:0:4096} # both by whole lines
     tail -c 4096 -- "$1" >"${run_dir}/end"
     run_slurp "${run_dir}/end"
     run_text=${head%$'\n'*}$'\n'${run_text#*$'\n'}
   fi
 }
 
-run_lines() { # <tag of a finished run>; run_lines: the lines of its stdout, whatever their number
+run_lines() { # <tag of a finished run>; run_lines: the lines of its stdout, however many
   mapfile -t run_lines <"${run_dir}/$1.out"
 }
 
@@ -116,8 +113,8 @@ run_load() { # <tag>
   fi
 }
 
-# The cause of a failure stands last, often after many lines of progress.
-# run_gist: the text in one line without them; where it is longer, its beginning and its end.
+# The cause of a failure comes last, often after many lines of progress. run_gist: the text in one
+# line without progress; if it is longer, its beginning and its end.
 run_condense() { # <text of some KiB> <length of the beginning> <length of the end>
   local -r progress='(^|[ :,])transferred:? [0-9.]+ |^ *\(?[0-9.]+(/100)?%|[0-9]% complete'
   local line text=$1
@@ -139,7 +136,7 @@ run_condense() { # <text of some KiB> <length of the beginning> <length of the e
   run_gist=${run_gist//[[:cntrl:]]/ }
 }
 
-# The script ends here when it is to stop.
+# Ends the script if it is to stop.
 run_exit_if_stopped() {
   if run_is_stopped; then
     exit "${run_stop}"
@@ -153,8 +150,8 @@ run_is_stopped() {
   [[ ${run_stoppable} == yes && -n ${run_stop} ]]
 }
 
-# A command that changes something is let end, so that roll-back never works
-# against a command still running.
+# Runs a command that changes something. The command is always allowed to finish, so that the
+# roll-back never works against one that still runs.
 run_change() { # <seconds> <command...>
   local -r seconds=$1
   shift
@@ -190,8 +187,8 @@ run_change() { # <seconds> <command...>
   run_exit_if_stopped
 }
 
-# As the tool server does before a call: run_guard is empty, or a file and the sha1 that it must
-# still have.
+# Does what the tool server does before a call: run_guard is empty, or a file and the sha1 that it
+# must still have.
 run_hold_guard() {
   local sum=''
   if [[ -z ${run_guard:-} ]]; then
@@ -205,9 +202,10 @@ run_hold_guard() {
   fi
 }
 
-# Descriptors 4 to 9 are locks of ours (lease.sh, slot.sh, address.sh, sweep.sh, egress.sh, image.sh,
-# destroy.sh): a command that outlives a killed script must not hold what nobody works under any more.
-run_let_go() { # all but run_kept
+# Descriptors 4 to 9 are locks (lease.sh, slot.sh, address.sh, sweep.sh, egress.sh, image.sh,
+# destroy.sh): a command that outlives a killed script must not hold a lock under which nobody works
+# any more.
+run_let_go() { # closes all but run_kept
   local fd
   for fd in 4 5 6 7 8 9; do
     if [[ ${fd} != "${run_kept:-}" ]]; then
@@ -216,15 +214,15 @@ run_let_go() { # all but run_kept
   done
 }
 
-# Commands that only read run beside the script, several at once where asked for:
-# each start of Proxmox's tools takes most of a second. Each has a shell that
-# writes down how it ended, for bash's own wait (5.2) can lose that to a signal.
+# Commands that only read run beside the script, several at once where asked for, because each start
+# of Proxmox's tools takes most of a second. Each has a shell that notes how it ended, because
+# bash's own wait (5.2) can lose that to a signal.
 #
-# A function is such a command, too, and starts no program for its time limit: its end of a
-# pipe closes with it. It is killed, so that it may only read, and start nothing but with
+# A function can be such a command, too. Its time limit needs no program: its end of a pipe closes
+# when it ends. It is ended by KILL, so it may only read, and may start programs only with
 # run_alone.
 #
-# Proxmox's go to the tool server, where there is one (lib/tools.sh).
+# Proxmox's commands go to the tool server, if there is one (lib/tools.sh).
 run_start() { # <tag> <seconds> <command...>
   tools_asked=no
   run_forget "$1"
@@ -238,7 +236,7 @@ run_start() { # <tag> <seconds> <command...>
 
 run_forget() { # <tag>
   local kind
-  for kind in pid rc out err; do # a call that was killed as it began has made none
+  for kind in pid rc out err; do # a call that was killed as it began has none
     : >"${run_dir}/$1.${kind}"
   done
   unset "tools_since[$1]" "run_pids[$1]"
@@ -255,7 +253,7 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
   {
     trap '' HUP INT TERM
     run_let_go
-    exec {run_ended}>"${run_dir}/${tag}.rc" # its name may be another's when the script has gone
+    exec {run_ended}>"${run_dir}/${tag}.rc" # the name may be another script's when this one has gone
     umask 022
     run_rc=0
     run_hold_guard 2>"${run_dir}/${tag}.err" || run_rc=$?
@@ -272,11 +270,11 @@ run_start_plain() { # <tag> <seconds> <seconds from TERM to KILL> <command...>
   run_pids[${tag}]=$!
 }
 
-# Its end of a pipe tells when it has ended, and bash's wait how: of a process substitution that
-# would be lost, one time in a thousand (5.2).
+# The function's end of a pipe tells when it has ended, and bash's wait tells how. Of a process
+# substitution that would be lost, one time in a thousand (5.2).
 run_watch() { # <function> <argument...>; run_start's tag and seconds; run_rc
   local pipe end begun
-  exec {pipe}<<<'' # which bash (5.1) makes a pipe for, and starts no shell
+  exec {pipe}<<<'' # bash (5.1) makes a pipe for this, and starts no shell
   IFS= read -r -u "${pipe}" _
   exec {end}<"/proc/self/fd/${pipe}" {begun}>"/proc/self/fd/${pipe}" {pipe}<&-
   {
@@ -295,7 +293,7 @@ run_watch() { # <function> <argument...>; run_start's tag and seconds; run_rc
   fi
 }
 
-run_alone() { # <program...>: one that has no children; for run_start
+run_alone() { # <program...>: a program without children; for run_start
   exec "$@"
 }
 
@@ -323,7 +321,7 @@ run_lives() { # <tag>
     if [[ ${tools_seen} == untaken ]]; then
       run_guard=${tools_call[8]} run_stdin=${tools_call[6]} run_start_plain "$1" "${tools_call[4]}" "${tools_call[5]}" "${tools_call[@]:10+tools_call[9]}"
     fi
-    [[ ${tools_seen} != ended ]] # no return: in a trap it tells how things stood before that
+    [[ ${tools_seen} != ended ]] # no return: in a trap it returns the status from before the trap
   else
     [[ -n ${run_pids[$1]:-} && ! -s ${run_dir}/$1.rc ]] && kill -0 "${run_pids[$1]}" 2>/dev/null
   fi
@@ -340,8 +338,8 @@ run_end() { # <tag>
   fi
 }
 
-# Ends the reads still under way, when the script exits. What one of them has left may
-# still write: what is read from now on has files of its own.
+# Ends the reads still under way when the script exits. Processes left by one of them may still
+# write, so the reads from now on have files of their own.
 run_abandon() {
   local tag
   for tag in "${!run_pids[@]}" "${!tools_since[@]}"; do
@@ -356,9 +354,9 @@ run_abandon() {
   fi
 }
 
-run_pause() { # <seconds>: run_rc and the rest stay as they are
+run_pause() { # <seconds>: run_rc and the other results stay as they are
   local end slice
-  if [[ -n ${LINUS_SLEEP:-} ]]; then # what tests put in its place: `:`, or a program
+  if [[ -n ${LINUS_SLEEP:-} ]]; then # set by tests: `:`, or a program
     "${LINUS_SLEEP}" "$1" || :
     run_exit_if_stopped
     return 0
@@ -374,7 +372,7 @@ run_pause() { # <seconds>: run_rc and the rest stay as they are
   run_exit_if_stopped
 }
 
-# Waits for a lock on a descriptor of this script, which keeps it.
+# Waits for a lock on a descriptor of this script. The script keeps the lock.
 run_lock() { # <seconds> <descriptor>; run_rc
   local run_kept=$2
   run_read "$1" run_alone flock "$2"
@@ -385,8 +383,8 @@ run_read() { # <seconds> <command...>
   run_wait read
 }
 
-# A question to Proxmox. A node under load may not answer one in time, which says
-# nothing of what was asked: it is asked again, twice at most.
+# Asks Proxmox a question. A node under load may not answer in time, which says nothing about what
+# was asked, so the question is asked again, twice at most.
 run_ask() { # <command...>
   run_read 60 "$@"
   run_ask_again read "$@"

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The frame every host script runs in: its answer is always finished, its
-# temporary files always go, and a signal is a failure like any other.
+# The frame that every host script runs in: its answer is always finished, its temporary files are
+# always removed, and a signal is a failure like any other.
 
 source "${BASH_SOURCE[0]%/*}/afresh.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
@@ -8,7 +8,7 @@ source "${BASH_SOURCE[0]%/*}/run.sh"
 
 dry_run=no
 
-# Runs the script's main. Help needs no frame and no host.
+# Runs the script's main. --help needs no frame and no host.
 script_run() { # <argument...>
   if [[ ${1:-} == --help ]]; then
     usage
@@ -20,12 +20,13 @@ script_run() { # <argument...>
   main "$@"
 }
 
-# A signal by hand asks the script to stop. An operation's script is started with
-# these ignored, and bash traps none that was: there its file alone does.
+# A signal sent by hand asks the script to stop. An operation's script is started with these signals
+# ignored, and bash cannot trap a signal ignored at its start: there only the file LINUS_STOP stops
+# it.
 script_begin() { # <total steps> [<roll-back function>]
   script_rollback=${2:-:}
   export LC_ALL=C
-  # Under `bash -s` the rest of the script stands on stdin: no child may read it.
+  # Under `bash -s` the rest of the script comes on stdin, so no child may read it.
   exec </dev/null
   trap script_finish EXIT
   trap 'result_unexpected "$?" "${LINENO}" "${BASH_COMMAND}"' ERR
@@ -38,7 +39,7 @@ script_begin() { # <total steps> [<roll-back function>]
   trap 'run_stop=143' TERM
 }
 
-# What programs say passes through run_dir.
+# The output of programs passes through run_dir, which needs room for that.
 require_room() {
   if ! { printf '%65536s' '' >"${run_dir}/room"; } 2>/dev/null; then
     result_fail config "${run_dir%/*} on ${HOSTNAME} is full" "free some space there; look at: df -h ${run_dir%/*}"
@@ -46,7 +47,7 @@ require_room() {
   : >"${run_dir}/room"
 }
 
-# The options are all that comes by arguments; script_run has looked for --help.
+# Only options come as arguments. script_run has handled --help.
 script_read_options() { # <--dry-run, or empty: the script has none> <argument...>; dry_run
   local argument options='only option is --help'
   if [[ $1 == --dry-run ]]; then
@@ -60,8 +61,8 @@ script_read_options() { # <--dry-run, or empty: the script has none> <argument..
   done
 }
 
-# However the script ends, by itself, by a failure or because it was to stop, its
-# roll-back is this one step. Whatever fails in here, the rest is still tried.
+# However the script ends, by itself, by a failure or because it was to stop, this one step rolls
+# back. Whatever fails in here, the rest is still tried.
 script_finish() {
   local status=$?
   trap '' HUP INT TERM PIPE

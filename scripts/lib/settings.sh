@@ -1,10 +1,10 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034,SC2154 # what is set here is read by the runner's other parts; home is the runner's
-# How a job is to run: the lines KEY=VALUE of its settings file. They are read,
-# never sourced. A part of the job runner.
+# How a job is to run: the lines KEY=VALUE of its settings file. They are read, never sourced. Part
+# of the job runner.
 
-# settings_load reads the settings file into globals; sets settings_error and is
-# false when a value cannot be.
+# settings_load reads the settings file into globals. If a value is invalid, it sets settings_error
+# and returns false.
 settings_load() {
   local line value
   job_id='' agent='' timeout='' status_mode=simple callback_url=''
@@ -29,7 +29,8 @@ settings_load() {
       LFS) lfs=${value} ;;
     esac
   done 2>/dev/null <"${home}/settings" || true
-  # Where it was put is where it is, whoever asks; a name is of the login user's home.
+  # The path at which the repository was put counts, whoever asks. A relative path is in the login
+  # user's home.
   { IFS= read -r repository <"${state:-}/repository"; } 2>/dev/null || true
   [[ -z ${repository} || ${repository} == /* ]] || repository=${HOME%/}/${repository}
   cwd=${cwd:-${repository}}
@@ -70,7 +71,7 @@ settings_is_url() { # <text>
   [[ $1 == http?(s)://?* && $1 != *[[:space:]]* ]]
 }
 
-# settings_need_sudo tells whether the task runs as root and we do not.
+# settings_need_sudo tells whether the task runs as root and this process does not.
 settings_need_sudo() {
   [[ ${sudo} == yes ]] && ((EUID != 0))
 }

@@ -1,15 +1,15 @@
 # shellcheck shell=bash
-# The clones of one node at a time, where several engines of linus ask for some:
-# Proxmox's lock on a storage times out if more than a few wait for it. One engine
-# alone keeps to that number by itself. Copies of one VM are cloned one after another:
-# Proxmox locks a VM that runs meanwhile, and waits for that no longer than ten seconds.
+# Limits the clones that are made on one node at a time, if several engines of linus ask for some:
+# Proxmox's lock on a storage times out if more than a few wait for it. A single engine keeps to
+# that number by itself. Copies of one VM are cloned one after another, because Proxmox locks a
+# running VM meanwhile, and waits for that lock no longer than ten seconds.
 #
-# A slot is a lock, on descriptor 5, of a file in LINUS_LOCK_DIR (/run/linus), and
-# ends with the script that has it.
+# A slot is a lock, on descriptor 5, of a file in LINUS_LOCK_DIR (/run/linus), and ends with the
+# script that holds it.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 
-slot_take() { # waits for one
+slot_take() { # waits for a slot
   local -r dir=${LINUS_LOCK_DIR:-/run/linus}
   local slot slots='1 2 3'
   if [[ -n ${VM_FORK:-} ]]; then

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Snapshots of VM vm_id, as power-vm.sh's inputs ask: one is taken or removed, or the VM
-# goes back to one.
+# Snapshots of VM vm_id, as power-vm.sh's inputs ask: takes or removes one, or reverts the VM to
+# one.
 
 source "${BASH_SOURCE[0]%/*}/power.sh"
 source "${BASH_SOURCE[0]%/*}/probe.sh"
@@ -33,7 +33,7 @@ snapshot_require_free_name() {
   fi
 }
 
-# Snapshots take space as the disk changes, and those with memory at once.
+# Snapshots take space as the disk changes, and those with memory take it at once.
 snapshot_require_room() {
   if ((SNAPSHOT_MAX > 0 && snapshot_count >= SNAPSHOT_MAX)); then
     result_fail config "VM ${vm_id} on node '${probe_node}' has as many snapshots as it may: ${SNAPSHOT_MAX} (MAX_SNAPSHOTS)" \
@@ -48,7 +48,7 @@ snapshot_require_room() {
   probe_room "${memory}"
 }
 
-# Whether the VM's disks have snapshots, as Proxmox asks before it takes one.
+# Tells in a dry run whether the VM's disks have snapshots, as Proxmox asks before it takes one.
 snapshot_plan() {
   if [[ ${dry_run} == no ]]; then
     return 0
@@ -78,7 +78,7 @@ snapshot_fail() { # run_said: why
   retry_fail "${failure}" "look at: qm listsnapshot ${vm_id}, and the free space of its storage (pvesm status)"
 }
 
-# A VM that stopped meanwhile has a snapshot of its disks alone.
+# If the VM stopped meanwhile, the snapshot has only its disks.
 snapshot_require_memory() {
   snapshot_find
   if [[ ${snapshot_state} != whole || ${snapshot_memory} != yes ]]; then
@@ -88,9 +88,9 @@ snapshot_require_memory() {
 
 # --- revert ---
 
-# A roll-back pulls the plug by itself, and starts the VM where the snapshot has its
-# memory. It gives the config of its day back, too (but the description), so that the
-# proof comes again before the start.
+# Proxmox's rollback itself stops the VM hard, and starts it if the snapshot has its memory. It also
+# restores the config of that time (but not the description), so the proof is repeated before the
+# start.
 snapshot_revert() {
   snapshot_find
   snapshot_require
@@ -113,7 +113,7 @@ snapshot_revert() {
   power_start
 }
 
-# The config looks the same before and after, so that here the exit code counts.
+# The config looks the same before and after, so the exit code counts here.
 snapshot_is_back() {
   local -r code=${run_rc}
   vm_read "${vm_id}"
@@ -124,7 +124,8 @@ snapshot_is_back() {
 
 # --- removal ---
 
-# Nothing of the VM's own changes, and it may run. One that was left half is removed, too.
+# Removes a snapshot. Nothing of the VM itself changes, and it may run. A half-made snapshot is
+# removed, too.
 snapshot_delete() {
   snapshot_find
   if [[ ${snapshot_state} != half ]]; then
@@ -140,7 +141,7 @@ snapshot_delete() {
   fi
 }
 
-# A removal that failed leaves its lock, with which the VM could not be started any more.
+# A failed removal leaves its lock, with which the VM could not be started any more.
 snapshot_fail_delete() { # run_said: why
   local -r said=${run_said:-nothing}
   power_require_proof
@@ -159,8 +160,8 @@ snapshot_require() {
   fi
 }
 
-# snapshot_state: absent, whole, or half (its making was killed); snapshot_memory:
-# yes where it has what ran in the VM; snapshot_names: all there are, snapshot_count of them.
+# snapshot_state: absent, whole, or half (its making was killed); snapshot_memory: yes if it has the
+# VM's memory; snapshot_names: all there are, snapshot_count of them.
 snapshot_find() {
   local line name state memory
   snapshot_state=absent
@@ -189,7 +190,7 @@ snapshot_find() {
   done
 }
 
-# A worker that was killed leaves its lock, and a snapshot that is none.
+# A killed worker leaves its lock, and an unfinished snapshot.
 snapshot_clear_killed() {
   if [[ ${vm_config[lock]:-} =~ ^(snapshot|snapshot-delete|rollback)$ && ${dry_run} == no ]]; then
     vm_break_lock "${vm_id}" "${probe_node}"
@@ -201,7 +202,7 @@ snapshot_clear_killed() {
   fi
 }
 
-# One that was not killed, but at work, is whole by now.
+# If its worker was not killed, but still at work, the snapshot is whole by now.
 snapshot_clear_half() {
   power_require_proof
   snapshot_find

@@ -1,14 +1,14 @@
 # shellcheck shell=bash
-# What snapshots a VM has, from its config's sections: no tool is started but for sizes.
+# The snapshots of a VM, from the sections of its config. Only for sizes a tool is started.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-# Each of the VM meant as one line, oldest first:
+# Prints each snapshot of the VM meant as one line, oldest first:
 #   LINUS_SNAPSHOT:name=<name> time=<seconds since 1970> parent=<name> memory=<yes|no>
 #                  memory_bytes=<n> disk_bytes=<n> current=<yes|no> whole=<yes|no>
-# Without parent it has none; without a size, nobody tells that. current is the one that
-# the disk goes on from, and one that is not whole was left by a take or a removal that
-# did not come to its end.
+# Without parent, the snapshot has none; without a size, the size is not known. current is the
+# snapshot that the disk continues from. A snapshot that is not whole was left by a take or a
+# removal that did not finish.
 snapshots_show() {
   local line name since parent state memory disks current whole has
   local -a lines
@@ -35,9 +35,9 @@ snapshots_show() {
   done
 }
 
-# Prints NAME TIME PARENT STATE VMSTATE DISKS CURRENT of each snapshot, parted by \x1f. A
-# disk is STORAGE's type, where it is in one's own names (volume group or pool), and the
-# volume. The proof comes again: the sections are those of the file that names the job.
+# Prints NAME TIME PARENT STATE VMSTATE DISKS CURRENT of each snapshot, separated by \x1f. A disk is
+# its storage's type, its place in the storage's own names (volume group or pool), and the volume.
+# The proof is repeated here: the sections are those of the file that names the job.
 snapshots_read() { # <directory of pmxcfs>; run_rc
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   run_read 30 perl -e '
@@ -74,7 +74,7 @@ snapshots_read() { # <directory of pmxcfs>; run_rc
     }' -- "$1" "${vm_id}" "${vm_job}"
 }
 
-# The size of a volume that has a snapshot's memory: all of it is taken.
+# Reads the size of a volume with a snapshot's memory: all of it is taken.
 snapshots_measure_memory() { # <volume, or empty>; snapshots_memory: bytes, or empty
   local -r storage=${1%%:*}
   local line volume format type size
@@ -96,8 +96,8 @@ snapshots_measure_memory() { # <volume, or empty>; snapshots_memory: bytes, or e
   snapshots_memory=${snapshots_sizes[$1]:-}
 }
 
-# What the storage says of a snapshot of all its disks: ZFS what would be free without it,
-# LVM-thin what it maps, shared or not. No other storage tells.
+# Sums what the storage reports of a snapshot for all its disks: ZFS what would be free without it,
+# LVM-thin what it maps, shared or not. No other storage reports it.
 snapshots_measure_disks() { # <snapshot> <disks>; snapshots_disk: bytes, or empty
   local disk type in volume key where
   local -i sum=0

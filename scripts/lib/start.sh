@@ -1,14 +1,13 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # settings, places and state are the runner's
-# How a job's supervisor comes to run, for a job that is here or still to come. A part of
-# the job runner.
+# Starts a job's supervisor, for a job that is here or still to come. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/files.sh"
 source "${BASH_SOURCE[0]%/*}/follow.sh"
 source "${BASH_SOURCE[0]%/*}/repository.sh"
 
-nobody='' # the descriptor nap reads
+nobody='' # the descriptor that nap reads
 
 start_job() {
   local tool
@@ -42,12 +41,12 @@ start_job() {
   local boot
   read -r boot _ <"${state}/launched"
   result_line BOOT_ID "${boot}"
-  # Sent once more, to a task that has read them.
+  # The secrets were sent once more, and the task has read them.
   [[ ! -e ${state}/session && ! -e ${state}/exit_status ]] || rm -f -- "${tmpfs}/secrets"
 }
 
-# launch_job is the answer of start and, where that went well, what the task writes, and
-# the answer of ended.
+# launch_job prints the answer of start and, if that succeeded, the task's output and the answer of
+# ended.
 launch_job() {
   local status
   (answer start)
@@ -58,8 +57,8 @@ launch_job() {
   (answer ended)
 }
 
-# wait_job has the job's runner started and waiting before there is a job. Descriptor 7
-# holds the lock of the place; whoever else is to use the place ends us first.
+# wait_job starts the job's runner, which waits before there is a job. Descriptor 7 holds the lock
+# of the place. Another process that is to use the place ends this one first.
 wait_job() {
   local status
   (answer prepare)
@@ -81,7 +80,7 @@ prepare_job() {
   result_line WAITING yes
 }
 
-# begin_job has the runner that waits in this place begin, or starts one.
+# begin_job has the runner that waits in this place begin, or starts a runner.
 begin_job() {
   local -i deadline
   : >"${state}/begin"
@@ -107,7 +106,7 @@ lock_start() {
 }
 
 prepare_state() {
-  if [[ ! -d ${state} || ! -w ${state} || ! -O ${state} ]]; then # linus makes it where it puts the job
+  if [[ ! -d ${state} || ! -w ${state} || ! -O ${state} ]]; then # linus makes it when it puts the job there
     { mkdir -p -- "${state}" 2>/dev/null && [[ -w ${state} ]]; } \
       || process_as_root install -d -o "${EUID}" -g "${GROUPS[0]}" -- "${state}" \
       || result_fail invalid "cannot make ${state}" "let the login user use sudo without a password"
@@ -120,12 +119,11 @@ prepare_state() {
   done
 }
 
-# detach_runner starts `run` beyond the reach of the SSH session's end, after
-# runner_alive said no, and waits until a runner has come up and the task is on
-# record: from then on probe knows it. Under systemd it gets a unit, and with it
-# a cgroup to hold the task. KillMode=process and Restart: a runner that dies
-# leaves the task running, and its successor takes it over. With arguments the runner
-# waits for begin, for as long as that process lives.
+# detach_runner starts `run` beyond the reach of the SSH session's end, after runner_alive said no,
+# and waits until a runner is up and the task is on record: from then on probe knows it. Under
+# systemd the runner gets a unit, and with it a cgroup to hold the task. KillMode=process and
+# Restart: a runner that dies leaves the task running, and its successor takes it over. With
+# arguments the runner waits for begin, for as long as that process lives.
 detach_runner() { # [<pid> <start>]
   local name
   local -a environment=("HOME=${HOME:-/}" "PATH=${HOME:-}/.local/bin:${PATH}")
@@ -154,7 +152,7 @@ detach_runner() { # [<pid> <start>]
   done
 }
 
-# nap sleeps for 1/100 s, without a process for it: nobody writes to what it reads.
+# nap sleeps for 1/100 s without starting a process: nobody writes to what it reads.
 nap() {
   # shellcheck disable=SC2312
   [[ -n ${nobody} ]] || exec {nobody}<> <(:)

@@ -1,12 +1,12 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2034 # what is read is for the callers
-# One process, as /proc has it. A process is told by its ID and its start, for
-# IDs are used again. Reads with builtins only: a fork costs much more than a read
-# on an emulated guest.
+# One process, as /proc shows it. A process is identified by its ID and its start, because IDs are
+# used again. It is read with builtins only: a fork costs much more than a read on an emulated
+# guest.
 
-# stat_read sets stat_start (clock ticks since boot), stat_parent, stat_session and
-# stat_tty (the device number of its terminal, 0 for none): empty when there is no
-# such process, or it has ended and is only not yet waited for.
+# stat_read sets stat_start (clock ticks since boot), stat_parent, stat_session and stat_tty (the
+# device number of its terminal, 0 for none). They are empty when there is no such process, or when
+# it has ended and was not waited for yet.
 stat_read() { # <pid>
   local line='' IFS=' '
   stat_start='' stat_parent='' stat_session='' stat_tty=''

@@ -1,13 +1,12 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # places and state are the runner's
-# How a job stands: what probe, the end of launch and sums say of it. A part of the job
-# runner.
+# The state of a job, as probe, the end of launch and sums report it. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/stdin.sh"
 
-# probe_job says how the job stands.
+# probe_job reports the state of the job.
 probe_job() {
   local boot launched code reason duration text sizes
   if [[ ! -e ${state}/launched ]]; then
@@ -36,8 +35,8 @@ probe_job() {
   if runner_alive; then result_line RUNNER_ALIVE yes; else result_line RUNNER_ALIVE no; fi
 }
 
-# tell_end is what launch says last: how the task ended and, unless somebody had to wait
-# for it, the sums of all it wrote.
+# tell_end prints the last answer of launch: how the task ended and, unless that would take long,
+# the sums of all its output.
 tell_end() {
   local -i stdout_size stderr_size
   probe_job
@@ -46,8 +45,8 @@ tell_end() {
   ((stdout_size > max_output_size || stderr_size > max_output_size)) || sum_output "${stdout_size}" "${stderr_size}"
 }
 
-# sum_output lets linus compare what it holds: callbacks brought it, and those
-# are whoever's who has seen the token.
+# sum_output lets linus check the output it holds: callbacks brought it, and anybody who has seen
+# the token can send callbacks.
 sum_output() { # <bytes of stdout> <bytes of stderr>
   local sum
   local -r count='^(0|[1-9][0-9]{0,17})$'

@@ -1,16 +1,15 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154,SC2034 # state is the runner's; task_stdin is task_hold's
-# A task's open stdin: what is sent is kept in the state's file stdin, at its
-# offset, so that sending again changes nothing, and flows from there to the
-# task. A part of the job runner.
+# A task's open stdin: what is sent is kept in the state's file stdin, at its offset, so that
+# sending it again changes nothing, and flows from there to the task. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
-# stdin_feed sets task_stdin to a descriptor that reads what has been and will
-# be kept, and ends once stdin is closed and all was read. Call it in the task's
-# parent, which reaps the process that waits for the close: whoever reads the
-# file ends when that is gone, and a zombie is not.
+# stdin_feed sets task_stdin to a descriptor that reads what has been and will be kept, and ends
+# once stdin is closed and all was read. Call it in the task's parent, which reaps the process that
+# waits for the close: the reader of the file ends when that process is gone, and a zombie is not
+# gone.
 stdin_feed() {
   local -r parent=${BASHPID} # in the next line it is another
   stdin_await_close "${parent}" &
@@ -21,7 +20,7 @@ stdin_feed() {
   )
 }
 
-# stdin_await_close returns when stdin is closed, or the process is gone.
+# stdin_await_close returns when stdin is closed or the process is gone.
 stdin_await_close() { # <pid>
   local bell
   exec {bell}<>"${state}/bell"
@@ -37,13 +36,13 @@ stdin_lock() {
   flock -w 30 "${stdin_lock}" || result_fail vm "somebody has held ${state}/stdin.lock for 30 s" "try again"
 }
 
-# stdin_take keeps what comes on our stdin as what follows the first <offset>
-# bytes. What is kept already is skipped; a gap is refused.
+# stdin_take keeps what comes on this process's stdin as what follows the first <offset> bytes. What
+# is kept already is skipped; a gap is refused.
 stdin_take() { # <offset>
   local sizes size held error write read
   [[ $1 =~ ^(0|[1-9][0-9]{0,14})$ ]] || result_fail invalid "${1@Q} is not an offset" "give the count of bytes sent before"
-  # Whole first: a sender that falls silent half-way must not hold the lock. The
-  # file has no name any more when it is filled, so that it cannot be left over.
+  # All input is read first: a sender that falls silent half-way must not hold the lock. The file
+  # loses its name before it is filled, so that it cannot be left over.
   exec {write}>"${state}/input.$$" {read}<"${state}/input.$$"
   rm -f -- "${state}/input.$$"
   cat >&"${write}"

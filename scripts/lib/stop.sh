@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # places and state are the runner's
-# Stopping a job's task. A part of the job runner.
+# Stops a job's task. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/start.sh"
 source "${BASH_SOURCE[0]%/*}/state.sh"
@@ -14,7 +14,7 @@ stop_job() { # <signal>
     prepare_state
     publish stop "$1"
     wake_runner
-    lock_start # after a start that is under way, and before any other
+    lock_start # after a start that is under way, and before any later one
   fi
   if [[ -e ${state}/launched && ! -e ${state}/exit_status ]]; then
     if runner_alive; then

@@ -1,22 +1,21 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # settings, places and state are the runner's
-# The supervisor of a job, from the task's start to what is told of its end. A part of
-# the job runner.
+# The supervisor of a job, from the task's start to the report of its end. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/callback.sh"
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/task.sh"
 
-# run_job brings the job to its end from wherever it stands. It runs without
-# errexit: whatever fails on the way, the end must be recorded and told. With arguments
-# it waits for begin first, for as long as that process lives.
+# run_job brings the job to its end from whatever state it is in. It runs without errexit: whatever
+# fails on the way, the end must be recorded and reported. With arguments it first waits for begin,
+# for as long as that process lives.
 run_job() { # [<pid> <start>]
   umask 077
   close_inherited
   read_boot_id
   exec {run_lock}>"${state}/run.lock"
-  # The last runner's children may hold the lock for a moment longer than it lived.
+  # The last runner's children may hold the lock for a moment longer than the runner lived.
   flock -w 5 "${run_lock}" || {
     log_info "another runner is in charge of this job"
     return 0
@@ -33,8 +32,8 @@ run_job() { # [<pid> <start>]
   [[ -z ${callback_url} || -e ${state}/completion ]] || callback_complete
 }
 
-# await_begin returns when there is something to begin, and false when nobody is left who
-# could have it begin.
+# await_begin returns when there is something to begin, and false when nobody is left who could have
+# it begin.
 await_begin() { # <pid> <start>
   task_make_cgroup
   until [[ -e ${state}/begin ]]; do
@@ -43,8 +42,8 @@ await_begin() { # <pid> <start>
   done
 }
 
-# close_inherited lets go of whatever was open where start was called: somebody
-# may be waiting for its end. 255 is bash's own, the script.
+# close_inherited closes whatever was open where start was called, because somebody may be waiting
+# for its end. 255 is bash's own descriptor, the script.
 close_inherited() {
   local path fd
   for path in "/proc/$$/fd"/*; do
@@ -83,7 +82,7 @@ supervise_task() {
   watch_task "$((launched + timeout * 100))"
   [[ ${reason} != stopped ]] || signal=$(<"${state}/stop")
   { read -r inner <"${state}/session"; } 2>/dev/null
-  # What holds the task's terminal ends with it, and then tells its exit code.
+  # The holder of the task's terminal ends when the task does, and then tells its exit code.
   [[ -z ${inner} || ${inner} == "${session}" ]] || spared=${session}
   process_end_tree "${job_id}" "${session} ${inner}" "${cgroup}" "${signal}" "${spared}" \
     || log_error "something of the task's tree cannot be killed: ${!process_tree[*]}"
@@ -99,7 +98,7 @@ supervise_task() {
   record_end "${code}" "${reason}" "${started}" "$((EPOCHSECONDS - (clock_now - ended) / 100))" "$((ended - launched))" "${detail}"
 }
 
-# await_file gives the task's parent 10 s to write what it is about to.
+# await_file gives the task's parent 10 s to write a file that is due.
 await_file() { # <name>
   clock_read
   local -ri deadline=$((clock_now + 1000))
@@ -109,9 +108,9 @@ await_file() { # <name>
   done
 }
 
-# note_full_disk writes down that there is no room: what the task prints then is
-# lost, and nobody else notices, for the task writes to its files itself. Blocks
-# are taken and given back each time, without a process for it.
+# note_full_disk records that there is no room. What the task prints then is lost, and nobody else
+# notices, because the task writes to its files itself. Each time, blocks are taken and given back,
+# without a process for it.
 note_full_disk() {
   local full=''
   [[ ! -e ${state}/full ]] || return 0
@@ -122,8 +121,7 @@ note_full_disk() {
   log_warn "the disk is full: what the task prints may be lost"
 }
 
-# watch_task returns when the task is to end or has ended; sets reason and
-# detail.
+# watch_task returns when the task has to end or has ended. It sets reason and detail.
 watch_task() { # <deadline, uptime in 1/100 s>
   local -r deadline=$1
   local pid='' start=''

@@ -1,17 +1,17 @@
 # shellcheck shell=bash
-# VM vm_id with its memory on the disk: how it gets there, how it comes back, and
-# what a worker of Proxmox that was killed on the way has left. vm_config and
-# vm_status are the VM's; the caller holds its lock.
+# VM vm_id with its memory on the disk: how it is saved, how it comes back, and what a worker of
+# Proxmox that was killed on the way has left. vm_config and vm_status are the VM's; the caller
+# holds its lock.
 #
-# `qm suspend --todisk` writes `lock: suspending` and the volume vmstate into the
-# config, saves, ends QEMU and writes `lock: suspended`. `qm start` loads the
-# state, frees it and takes the lock away. A state must be loaded once at most: one
-# that stays behind would give a later start an old memory beside newer disks.
+# `qm suspend --todisk` writes `lock: suspending` and the volume vmstate into the config, saves,
+# ends QEMU and writes `lock: suspended`. `qm start` loads the state, frees it and removes the lock.
+# A state must be loaded at most once: a state that stays behind would give a later start an old
+# memory beside newer disks.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
 
-# What a worker that was killed has left: a state that is not whole, or is loaded
-# already. suspend_half: yes or no.
+# Finds what a killed worker has left: a state that is incomplete, or already loaded. suspend_half:
+# yes or no.
 suspend_find_half() {
   local -r lock=${vm_config[lock]:-}
   suspend_half=no
@@ -21,8 +21,8 @@ suspend_find_half() {
   fi
 }
 
-# Lets go of that, where no task is at work on the VM any more. A machine whose
-# state was being saved may have been paused for it.
+# Removes that state, if no task is at work on the VM any more. A machine whose state was being
+# saved may have been paused for it.
 suspend_clear_half() { # <node>
   vm_find_tasks "${vm_id}" "$1"
   if [[ ${vm_busy} == yes ]]; then
@@ -50,7 +50,7 @@ suspend_state_is_gone() {
 suspend_has_landed() {
   vm_read "${vm_id}"
   vm_expect_status "${vm_id}" stopped
-  # QEMU has been told to end, and takes a moment.
+  # QEMU was told to end, and takes a moment.
   local -r deadline=$((SECONDS + 15))
   while [[ ${vm_config[lock]:-} == suspended && ${vm_status} == running ]] && ((SECONDS < deadline)); do
     run_pause 1
@@ -62,7 +62,7 @@ suspend_has_landed() {
   fi
 }
 
-# A try that has left its lock would only meet that.
+# If a try has left its lock, another try would only meet that lock.
 suspend_give_up() {
   vm_read "${vm_id}"
   if [[ ${vm_config[lock]:-} == suspending ]]; then
@@ -70,8 +70,8 @@ suspend_give_up() {
   fi
 }
 
-# Why the VM could not be suspended, as run_said has it. It runs on: the lock with
-# which Proxmox marks that is of no use any more.
+# Ends the script with why the VM could not be suspended (run_said). The VM keeps running, so the
+# lock with which Proxmox marks the suspend is of no use any more.
 suspend_fail() { # <node>
   local -r said=${run_said:-nothing}
   vm_read "${vm_id}"
@@ -97,7 +97,7 @@ suspend_fail() { # <node>
 
 # --- resume ---
 
-# A VM that comes back from its state, and nothing of that left in its config.
+# Resumes a VM from its state, and leaves nothing of that in its config.
 suspend_resume() { # <node>
   egress_prepare "${vm_id}"
   retry_change start_has_landed 420 qm start "${vm_id}"
@@ -112,12 +112,12 @@ suspend_resume() { # <node>
   fi
 }
 
-# The guest's clock stands where it was suspended. It is set through the agent; what
-# the guest then says its time is must be the host's. The same call has the guest ask
-# for its address again, and brings its host key (guest_host_key).
+# Sets the guest's clock, which is at the time of the suspend, through the agent. The time that the
+# guest reports afterwards must be the host's. The same call has the guest ask for its address
+# again, and returns its host key (guest_host_key).
 suspend_set_clock() { # <node>
   local -r deadline=$((SECONDS + VM_READY_TIMEOUT))
-  local behind='' tries=0 lateness=0 # what the time is late when it arrives, on a host that is very busy
+  local behind='' tries=0 lateness=0 # how late the time arrives, on a host that is very busy
   guest_agent=no
   read_network
   while :; do
@@ -144,7 +144,7 @@ suspend_set_clock() { # <node>
   fail_without_agent "${VM_READY_TIMEOUT}" "${run_said}"
 }
 
-suspend_ask_clock() { # <the time>; guest_time: what the guest says it is, empty when it does not
+suspend_ask_clock() { # <the time>; guest_time: the guest's time, empty if it does not tell
   local -r form='^([0-9]{9,11}) (linus-host-key ((ssh-ed25519|ecdsa-sha2-nistp(256|384|521)|ssh-rsa) [A-Za-z0-9+/]+=*))?'
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "${vm_id}" 20 sh -c 'off=$(($1 - $(date +%s)))
@@ -165,8 +165,8 @@ suspend_ask_clock() { # <the time>; guest_time: what the guest says it is, empty
   fi
 }
 
-# The guest was ready when it was suspended, and has its host key; what answers at
-# its address is to be it again.
+# The guest was ready when it was suspended, and has its host key. What answers at its address must
+# be that guest.
 suspend_verify_ready() {
   wait_for_banner "$((SECONDS + VM_READY_TIMEOUT))"
   check_place

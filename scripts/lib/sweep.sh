@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# The sweep: ends leases that are over, and what killed runs left. Every script
-# that announces a lease sources this, for the timer's program is made of it.
+# The sweep ends leases that are over, and clears up what killed runs left. Every script that
+# announces a lease sources this, because the timer's program is made of it.
 
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 
@@ -19,8 +19,8 @@ lease_read_end() { # lease_over: yes or no
   fi
 }
 
-# Destroys the lease's VM. One that is left alone keeps its lease: it is told of,
-# and looked at again, until it is gone or somebody lets go of it.
+# Destroys the lease's VM. A VM that is left alone keeps its lease: it is reported, and looked at
+# again, until it is gone or somebody gives it up.
 lease_end() { # <vmid> <job>, as lease_load has read it
   local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
   log_info "the lease of VM $1 (${vm_name}) is over, or its run was killed: destroying it"
@@ -42,8 +42,8 @@ lease_end() { # <vmid> <job>, as lease_load has read it
   esac
 }
 
-# Ends what is over and clears up after runs that were killed. At most two VMs
-# a sweep, one sweep at a time: the script has other work to do.
+# Ends what is over and clears up after runs that were killed. One sweep runs at a time, and handles
+# at most two VMs, because the script has other work to do.
 lease_sweep() {
   local file looks=0 i
   local -r dir=${LINUS_HOST_DIR:-/var/lib/linus}/leases
@@ -67,7 +67,7 @@ lease_sweep() {
   fi
   looks=0
   if flock -n 7; then
-    # From another place each time, so that one that fails does not keep the rest waiting.
+    # Each sweep starts at another place, so that a VM that fails does not keep the rest waiting.
     local -r offset=$((RANDOM % ${#files[@]}))
     for ((i = 0; i < ${#files[@]} && looks < 2; i += 1)); do
       file=${files[(i + offset) % ${#files[@]}]##*/}
@@ -94,8 +94,8 @@ lease_look() { # <vmid> <job>; lease_looked: 1 when Proxmox was asked
   fi
 }
 
-# Whether there is something to do for a lease: it is over, or a run was killed. lease_due: yes
-# or no; the lease is as lease_load reads it.
+# Tells whether there is something to do for a lease: it is over, or its run was killed. lease_due:
+# yes or no; the lease is as lease_load reads it.
 lease_judge() { # <vmid> <job>
   lease_due=no
   lease_load "$1" "$2"
@@ -110,7 +110,7 @@ lease_judge() { # <vmid> <job>
   fi
 }
 
-# A run was killed between announcing its work and seeing it done.
+# Finishes the lease of a run that was killed between announcing its work and seeing it done.
 lease_finish() { # <vmid> <job>, as lease_load has read it
   local vm_job=$2 vm_owner=${lease_owner} vm_name=${lease_name}
   local vm_kind=vm
@@ -124,7 +124,7 @@ lease_finish() { # <vmid> <job>, as lease_load has read it
   if [[ ${vm_state} == unknown ]]; then
     return 0
   elif [[ ${vm_state} == absent ]]; then
-    # Its create may still be at work: the killed script's commands go on.
+    # Its create may still be at work: the killed script's commands continue.
     if [[ ${lease_boot} != "${lease_boot_now}" ]] || ((lease_date > lease_made + lease_window)); then
       lease_drop "$1" "$2"
     fi
@@ -157,7 +157,7 @@ lease_run() {
   run_init
   trap 'run_stop=143' HUP INT TERM
   lease_armed=yes
-  egress_sweep # first: when the host boots, before somebody starts a VM whose network is limited
+  egress_sweep # first: when the host boots, before a VM with a limited network is started
   lease_sweep
   checkpoint_sweep
 }

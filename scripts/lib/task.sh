@@ -1,17 +1,16 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # settings, places and descriptors are the runner's
-# The task as a process: the parent that waits for it, the way into its cgroup,
-# terminal and root's rights, and the last step, which becomes it. A part of the
-# job runner.
+# The task as a process: the parent that waits for it; the way into its cgroup, terminal and root's
+# rights; and the last step, which becomes the task. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/settings.sh"
 source "${BASH_SOURCE[0]%/*}/stat.sh"
 source "${BASH_SOURCE[0]%/*}/stdin.sh"
 
-# task_make_cgroup sets cgroup to a cgroup for the task alone, beside the runner
-# in its unit's; empty where there is no such unit or no cgroup v2.
+# task_make_cgroup sets cgroup to a cgroup for the task alone, beside the runner in its unit's;
+# empty if there is no such unit or no cgroup v2.
 task_make_cgroup() {
   local line root
   cgroup=''
@@ -25,12 +24,12 @@ task_make_cgroup() {
   done </proc/self/cgroup
 }
 
-# task_hold is the task's parent: it outlives a killed runner, so that neither
-# the exit status nor the way to the task's stdin is lost with it. Not in the
-# task's cgroup or session, it is not killed with them either.
+# task_hold is the task's parent. It outlives a killed runner, so that neither the exit status nor
+# the way to the task's stdin is lost with the runner. It is not in the task's cgroup or session, so
+# it is not killed with them either.
 task_hold() {
   trap '' TERM INT HUP QUIT PIPE
-  # Here and not as the call's redirections, of which bash keeps copies open.
+  # Closed here and not by the call's redirections, because bash keeps copies of those open.
   exec {control}>&- {run_lock}>&-
   local status task_stdin holder=${BASHPID} # not read-only: the task's env may have these names
   stat_read "${holder}"
@@ -50,11 +49,11 @@ task_hold() {
   wake_runner
 }
 
-# task_enter goes to where the task is to run, in a session of its own: as root,
-# and in a terminal, if these are asked for, and becomes the task. sudo would not hand
-# the job's env on, and a terminal's command passes a shell: so what both start is the
-# runner again, which then becomes the task. The terminal is within sudo, which in one
-# would make another of its own, and lose an end of input that comes meanwhile.
+# task_enter goes to where the task is to run, in a session of its own, as root and in a terminal if
+# these are asked for, and becomes the task. sudo would not pass on the job's env, and a terminal's
+# command passes through a shell, so both start the runner again, which then becomes the task. The
+# terminal is within sudo: a sudo inside it would make another of its own, and lose an end of input
+# that comes meanwhile.
 task_enter() {
   trap - TERM INT HUP QUIT PIPE
   exec {task_stdin}<&-
@@ -78,10 +77,9 @@ task_join_cgroup() {
   [[ -z ${cgroup} ]] || printf '%d\n' "${BASHPID}" >"${cgroup}/cgroup.procs"
 }
 
-# task_become turns this process into the task: in its directory, with its env
-# and secrets, every signal at its default. Whatever the env holds, bash's own
-# variables among it, arrives as given: names bash does not let go of pass
-# through env(1) instead.
+# task_become turns this process into the task: in its directory, with its env and secrets, every
+# signal at its default. Whatever the env holds, even variables of bash's own, arrives as given:
+# names that bash cannot unset pass through env(1) instead.
 task_become() { # <its session> [<command that starts it>...]
   umask 022
   if [[ -n ${tty} ]]; then
@@ -115,16 +113,15 @@ task_again() {
     log_error "${home}/settings: ${settings_error}"
     exit 126
   }
-  # A login through PAM, as sudo may be one, can have moved us.
+  # A login through PAM, which sudo may make, can have moved this process.
   IFS=' ' read -r _ _ _ cgroup <"${state}/launched"
   task_join_cgroup
   stat_read "$$"
   task_become "${stat_session}"
 }
 
-# task_command sets __linus_command to what runs the task. A command, given as words
-# (exec) or as a text of the shell, reads the task's text on stdin, where nobody else
-# is to be heard there.
+# task_command sets __linus_command to the command that runs the task. A command, given as words
+# (exec) or as text for the shell, reads the task's text on stdin, unless stdin is open for others.
 task_command() {
   local text=''
   if [[ ${agent} == exec ]]; then

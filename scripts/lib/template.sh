@@ -1,23 +1,22 @@
 # shellcheck shell=bash
-# The end of a VM that becomes a template of ours, for the scripts that make some: what
-# its clones must not share is removed inside it (template_program), it is shut down,
-# marked and converted. vm_id and its like are the VM's; vm_kind is template once it is.
+# Turns a VM into a template of linus, for the scripts that make some: what its clones must not
+# share is removed inside it (template_program), and it is shut down, marked and converted. vm_id
+# and the like are the VM's; vm_kind is template once it is one.
 
 source "${BASH_SOURCE[0]%/*}/boot.sh"
 
-template_set=() # what the last mark has set beside the description
+template_set=() # what the last mark has set besides the description
 
-# The program that cleans a guest, for root's sh -s there; its argument is the user who
-# logs in. No clone may share its machine ID, host keys, log-in keys or the names by which
-# storages know it with another, nor have what its people and jobs have left: keys, histories, credentials of agents. Nor
-# does a clone's first boot make up for the upgrades that the template slept through,
-# which install and restart things under a job: they come at their next time. (A first
-# boot enables again what was disabled, so that this is a drop-in.) Homes are root's, the
-# user's and those in /home.
+# The program that cleans a guest, for root's sh -s there; its argument is the user who logs in.
+# Clones must not share their machine ID, host keys, log-in keys or the names by which storages know
+# them, nor have what the VM's people and jobs have left: keys, histories, credentials of agents.
+# Nor does a clone's first boot make up for the upgrades that the template missed, which would
+# install and restart things under a job: they come at their next time. (A first boot enables what
+# was disabled, so this is a drop-in.) Homes are root's, the user's and those in /home.
 #
-# It says `linus-clean done`, and behind it, parted by |, what it has seen and left: the
-# files where programs keep credentials come first, then all else in homes that a new
-# user's has not.
+# It prints `linus-clean done` and then, separated by
+# , what it has found and left: first the files in which programs keep credentials, then everything
+# else in homes that a new user's home does not have.
 template_program() {
   printf 'forget_leases() {\n%s\n}\n' "${guest_forget_leases}"
   cat <<'PROGRAM'
@@ -99,7 +98,7 @@ shut_down() {
   fi
 }
 
-# The mark comes before the change, so that what is half done still proves to be ours.
+# The mark comes before the conversion, so that a half-made template still proves to be linus's.
 mark_template() { # <what else the template says, each word after a blank> <option of qm set...>
   vm_marker
   template_words=$1
@@ -110,7 +109,7 @@ mark_template() { # <what else the template says, each word after a blank> <opti
   fi
 }
 
-# No clone has the key or the address of what it was made from.
+# No clone may have the key or the address of the VM that it was made from.
 template_is_marked() {
   vm_read "${vm_id}"
   vm_prove
@@ -120,8 +119,8 @@ template_is_marked() {
   fi
 }
 
-# The change is not interrupted, nor what follows it: a template, or a checkpoint, that is
-# whole is kept and told of.
+# Neither the conversion nor what follows it is interrupted: a complete template, or checkpoint, is
+# kept and reported.
 convert_template() {
   run_stoppable=no
   retry_change template_has_landed 600 qm template "${vm_id}"
@@ -134,7 +133,7 @@ convert_template() {
   fi
 }
 
-# A failed conversion can leave the mark of a template on a disk that is none.
+# A failed conversion can leave the mark of a template on a disk that is not one.
 template_has_landed() {
   vm_read "${vm_id}"
   vm_find_boot_disk

@@ -1,13 +1,13 @@
 # shellcheck shell=bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures
 # shellcheck disable=SC2154 # places and state are the runner's
-# The size of a task's terminal. A part of the job runner.
+# The size of a task's terminal. Part of the job runner.
 
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
-# resize_terminal tells the terminal of the task's session its size; the kernel tells
-# the programs in it. Where sudo has made the session, the terminal is root's.
+# resize_terminal sets the size of the terminal of the task's session; the kernel tells the programs
+# in it. If sudo has made the session, the terminal is root's.
 resize_terminal() { # <rows>x<columns>
   local session device
   local -r size='^[1-9][0-9]{0,3}x[1-9][0-9]{0,3}$'

@@ -1,15 +1,15 @@
-# shellcheck shell=bash
-# qm, pvesh and pvesm by a server that has their modules loaded (proxmox/tool-server.pl):
-# each of them that is started loads them anew, which takes most of a second. lib/run.sh
-# asks it where an engine has given its file (LINUS_TOOL_SERVER, with PROXMOX_TOOLS=auto);
-# by hand there is none. All scripts of a host share it; it ends a minute after its last call.
+# Runs qm, pvesh and pvesm by a server that has their modules loaded (proxmox/tool-server.pl),
+# because each of them loads the modules anew when it is started, which takes most of a second.
+# lib/run.sh asks the server if an engine has provided its file (LINUS_TOOL_SERVER, with
+# PROXMOX_TOOLS=auto); a script run by hand has none. All scripts of a host share it; it ends a
+# minute after its last call.
 #
-# A call is as one under timeout(1): its own process group, nothing inherited but the
-# environment, directory and input, a time limit, files for what it says, and it goes on
-# though this script, or the server, is killed. A request is a file in the server's spool,
-# and a signal that does nothing to any other process. Whoever renames it first has it: one
-# that was withdrawn has not begun, and the plain tool does it; one that was taken is never
-# done again, and where its end is not told it counts as killed.
+# A call is like one under timeout(1): it has its own process group, inherits nothing but
+# environment, directory and input, has a time limit and files for its output, and continues if this
+# script, or the server, is killed. A request is a file in the server's spool, and a signal that
+# does nothing to any other process. Whoever renames the file first has the request: one that was
+# withdrawn has not begun, and the plain tool does it; one that was taken is never done again, and
+# if its end is not reported it counts as killed.
 
 source "${BASH_SOURCE[0]%/*}/log.sh"
 source "${BASH_SOURCE[0]%/*}/stat.sh"
@@ -28,7 +28,8 @@ tools_init() {
   fi
 }
 
-# tools_state: loading, ready or full; failed (a while ago at most); none. tools_pid, tools_why.
+# tools_state: loading, ready or full; failed (within the last ten minutes); none. tools_pid,
+# tools_why.
 tools_look() {
   local start state up now
   tools_state=none tools_pid='' tools_why=''
@@ -46,7 +47,7 @@ tools_look() {
   fi
 }
 
-# Starts it beside what needs no tool yet: for scripts that need several.
+# Starts the server beside work that needs no tool yet, for scripts that need several tools.
 tools_start() {
   if [[ -z ${tools_dir} ]]; then
     return 0
@@ -65,12 +66,12 @@ tools_start() {
   {
     trap '' HUP INT TERM
     exec 4>&- 5>&- 6>&- 7>&- 8>&- 9>&-
-    # Another script's start is as good; the unit of one that has ended may be about to go.
+    # Another script's start is as good. The unit of a server that has ended may be about to go.
     "${launch[@]}" env LC_ALL=C perl "${LINUS_TOOL_SERVER}" "${tools_dir}" "${LINUS_TOOL_SERVER_IDLE:-60}" || printf failed >"${run_dir}/starting"
   } </dev/null >/dev/null 2>&1 &
 }
 
-# Waits until one that is starting serves, or says why it does not.
+# Waits until a server that is starting serves, or says why it does not.
 tools_await() { # tools_state
   tools_look
   while [[ ${tools_state} == @(none|loading) ]] && ((SECONDS - tools_began < 8 * tools_patience)); do
@@ -82,12 +83,12 @@ tools_await() { # tools_state
   done
 }
 
-# Whether one that was to start, and does not show, will not.
+# Tells whether a server that was to start, and has not appeared, will not appear.
 tools_is_late() {
   ((SECONDS - tools_began >= tools_patience)) || { ((SECONDS > tools_began)) && [[ -e ${run_dir}/starting ]]; }
 }
 
-# Whether a command is one for the server, and there is one, or one is about to be.
+# Tells whether a command is one for the server, and whether there is a server, or is about to be.
 tools_can() { # <command...>
   if [[ -z ${tools_dir} || $1 != @(qm|pvesh|pvesm) ]]; then
     return 1
@@ -101,7 +102,7 @@ tools_can() { # <command...>
   [[ ${tools_state} == @(loading|ready) && -d ${tools_dir}/spool ]]
 }
 
-# Asks for a call, which says what it says in the files of its tag.
+# Asks for a call, whose output goes into the files of its tag.
 tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_asked: yes or no
   local -r tag=$1 name=${BASHPID}.$((++tools_number))
   tools_asked=no
@@ -119,7 +120,7 @@ tools_ask() { # <tag> <seconds> <seconds from TERM to KILL> <command...>; tools_
   fi
 }
 
-# What the script has exported: all of it when it begins.
+# Reads the script's exported variables. It exports all of them when it begins.
 tools_read_environment() { # tools_environment
   local name
   local -a names
@@ -132,9 +133,9 @@ tools_read_environment() { # tools_environment
   done
 }
 
-# How the call of a tag stands. tools_seen: alive; ended, with its status in <tag>.rc; or
-# untaken: it has not begun and will not, and is to be done by the plain tool (tools_call:
-# the request's fields behind the first).
+# Tells how the call of a tag stands. tools_seen: alive; ended, with its status in <tag>.rc; or
+# untaken: it has not begun and will not, and the plain tool must do it (tools_call: the request's
+# fields after the first).
 tools_see() { # <tag>
   local pid='' start=''
   tools_seen=ended
@@ -154,7 +155,8 @@ tools_see() { # <tag>
   fi
 }
 
-# A request that nobody has taken yet. Of a server that has gone, or hangs, it is withdrawn.
+# Handles a request that nobody has taken yet. If the server has gone, or hangs, the request is
+# withdrawn.
 tools_await_keeper() { # <tag>
   local -i waited=$((SECONDS - tools_since[$1])) patience=-1
   tools_seen=alive
@@ -174,7 +176,7 @@ tools_await_keeper() { # <tag>
     log_info "the tool server has not taken a call (${tools_state}): the plain tool is started"
   elif ((waited > 2 * tools_patience)) && [[ ! -s ${run_dir}/$1.pid && ! -s ${run_dir}/$1.rc ]]; then
     tools_seen=ended
-    printf 137 >"${run_dir}/$1.rc" # the server was killed as it took it
+    printf 137 >"${run_dir}/$1.rc" # the server was killed as it took the request
   fi
 }
 
@@ -188,8 +190,8 @@ tools_withdraw() { # <tag>; tools_withdrawn: yes or no, and tools_call
   fi
 }
 
-# One that hangs is killed, so that another takes its place: no call goes with it. One that
-# hung as it loaded is not tried again for a while. This script goes on without.
+# A server that hangs is killed, so that another takes its place: no call ends with it. If it hung
+# while loading, it is not tried again for a while. This script continues without it.
 tools_pass_by() {
   tools_look
   if [[ ${tools_state} == @(loading|ready) ]]; then

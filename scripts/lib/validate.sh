@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Checks of inputs. Each ends the script with the input's name, the value as it
-# was given and the rule; none changes anything.
+# Checks of inputs. Each ends the script with the input's name, its value as given and the rule;
+# none changes anything.
 
 source "${BASH_SOURCE[0]%/*}/result.sh"
 

@@ -1,25 +1,24 @@
 # shellcheck shell=bash
-# One VM on this node: its config, and whose it is. Its end is lib/destroy.sh.
+# One VM on this node: its config, and whose it is. lib/destroy.sh destroys it.
 #
-# A VM is ours when its description carries linus-job=<uuid>,
-# linus-owner=<installation id> and linus-vm=<its own ID>. A clone and a restored
-# backup have all of a VM, its description too, under an ID of their own: they are
-# whoever made them's. Which VM is meant stands in vm_job, vm_owner and vm_name,
-# which the caller sets. A clone takes a description but no tags,
-# so until its tags are set it also carries linus-state=cloning. A template of
-# ours also carries linus-template=1, and is touched only where vm_kind (vm when
-# not set) is template; what holds a volume (lib/volume.sh) carries linus-volume=<name>,
-# and is touched only where it is volume. A checkpoint (lib/checkpoint.sh) carries linus-checkpoint=<ID>,
-# and is a VM here, though Proxmox calls it a template.
+# A VM is linus's when its description carries linus-job=<uuid>, linus-owner=<installation id> and
+# linus-vm=<its own ID>. A clone and a restored backup have everything of a VM, its description too,
+# under an ID of their own: they belong to whoever made them. The caller says in vm_job, vm_owner
+# and vm_name which VM is meant. A clone takes a description but no tags, so until its tags are set
+# it also carries linus-state=cloning. A template of linus also carries linus-template=1, and is
+# touched only if vm_kind (vm when not set) is template. The holder of a volume (lib/volume.sh)
+# carries linus-volume=<name>, and is touched only if vm_kind is volume. A checkpoint
+# (lib/checkpoint.sh) carries linus-checkpoint=<ID>, and is a VM here, though Proxmox calls it a
+# template.
 
 source "${BASH_SOURCE[0]%/*}/json.sh"
 source "${BASH_SOURCE[0]%/*}/validate.sh"
 
-vm_id='' # the VM's, or while one is made the ID tried
+vm_id='' # the VM's ID, or the ID that is tried while one is made
 vm_job='' vm_owner='' vm_name=''
-vm_egress='' # the word of its description that limits its network (lib/egress.sh); empty: none does
+vm_egress='' # the description's word that limits its network (lib/egress.sh); empty: no limit
 
-# The VM meant, as the inputs name one that there is.
+# Reads which existing VM is meant from the inputs.
 vm_read_inputs() {
   vm_id=${VM_ID:-} vm_name=${VM_NAME:-} vm_job=${LINUS_JOB:-} vm_owner=${LINUS_OWNER:-}
   validate_number VM_ID "${vm_id}" 100 999999999
@@ -32,17 +31,16 @@ vm_marker() { # vm_description: what goes into the description
   vm_description="linus-job=${vm_job} linus-owner=${vm_owner}${vm_id:+ linus-vm=${vm_id}}${vm_egress:+ ${vm_egress}}"
 }
 
-# Reads the config as it runs, or a snapshot's with the description of today, and nothing
-# that waits for a restart.
-# The file is read, of which pmxcfs shows every node that of all: `qm config`
-# refuses what a destroy left that did not come to its end.
-#   vm_state   present; moved: another node has a VM of that ID (vm_moved_to); absent:
-#              no node has; unknown: it could not be read, and nothing is gone for it
+# Reads the config as it runs, or a snapshot's with today's description, without the changes that
+# wait for a restart. It reads the file, as pmxcfs shows those of all nodes to every node: `qm config`
+# refuses what an unfinished destroy left.
+#   vm_state   present; moved: another node has a VM of that ID (vm_moved_to); absent: no node has;
+#              unknown: it could not be read, which does not mean that anything is gone
 #   vm_digest  of the file as it was read, by which Proxmox knows it, too
 #   vm_config  its keys and values, the description's words in one line
 #   vm_words   the same words, a blank before and after each
 #   vm_asked   the ID that was asked for
-#   vm_copy_of the ID that they name, where that is another: the config is a copy's
+#   vm_copy_of the ID that the words name, if that is another: the config is a copy's
 vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   local key value
   local -r named=' linus-vm=([0-9]+) '
@@ -69,23 +67,23 @@ vm_read() { # <vmid> [<node>: one other than this, or empty] [<snapshot>]
   fi
 }
 
-# The digest in the first line has the lock in it.
+# The digest in the first line covers the lock, so it is left out.
 vm_find_sum() { # vm_sum: sha256 of the config just read, whatever lock it has
   vm_sum=$(sed -e '1s/ .*//' -e '/^lock /d' <<<"${run_out}")
   vm_sum=$(sha256sum <<<"${vm_sum}")
   vm_sum=${vm_sum%% *}
 }
 
-# The same for who reads back what it has just changed, and looks for what must be there: of
-# a file that is where it should be, and that holds nothing out of the way, no perl is
-# started. What cannot be read to its end shows fewer keys here, so that it proves nothing
-# for a destroy, and has no digest (vm_digest is empty).
+# Does the same for callers that read back what they have just changed, and look for what must be
+# there. For a file that is where it should be and holds nothing unusual, no perl is started. What
+# cannot be read to its end shows fewer keys here, so it proves nothing for a destroy, and has no
+# digest (vm_digest is empty).
 vm_look() { # <vmid>
   local vm_glance=yes
   vm_read "$1"
 }
 
-vm_glance_file() { # <directory of pmxcfs> <vmid>; ends the shell where it could tell
+vm_glance_file() { # <directory of pmxcfs> <vmid>; ends the shell if it could tell
   local line description=''
   local -a lines
   local -A conf=()
@@ -130,10 +128,10 @@ vm_glance_file() { # <directory of pmxcfs> <vmid>; ends the shell where it could
   exit 0
 }
 
-# Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key.
-# A file counts as missing only where its directory is pmxcfs's, which has files
-# of its own, and the node has quorum: without it, another node may have the VM by
-# now. What no line of Proxmox's is, is a key `unparsed`.
+# Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key. A file
+# counts as missing only if its directory is that of pmxcfs, which has files of its own, and the
+# node has quorum: without quorum, another node may have the VM by now. A line that is not Proxmox's
+# becomes a key `unparsed`.
 vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>
   if [[ ${vm_glance:-no} == yes ]]; then
     vm_glance_file "$1" "$2"
@@ -195,8 +193,8 @@ vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or e
     print $answer;' -- "$@"
 }
 
-# Whether the config just read is that of the VM meant. vm_doubt: empty when
-# proven, else what speaks against it.
+# Tells whether the config just read is that of the VM meant. vm_doubt: empty when proven, else what
+# speaks against it.
 vm_prove() {
   vm_doubt=''
   if [[ ${vm_state} == moved ]]; then
@@ -228,8 +226,8 @@ vm_prove() {
   fi
 }
 
-# Whether the VM runs, as Proxmox itself tells: QEMU writes its process ID to a
-# file, whose name is among the process's arguments. Reading that starts no tool.
+# Tells whether the VM runs, in the way Proxmox itself does: QEMU writes its process ID to a file,
+# whose name is among the process's arguments. Reading that starts no tool.
 vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
   local -r dir=${LINUS_QEMU_DIR:-/run/qemu-server}
   local pid='' IFS=$'\x1f'
@@ -247,8 +245,8 @@ vm_see_process() { # <vmid>; vm_process: running, stopped or unknown
   fi
 }
 
-# qm is asked only where the process is not as it should be.
-vm_expect_status() { # <vmid> <running|stopped>; vm_status, as vm_read_status has it
+# qm is asked only if the process is not as expected.
+vm_expect_status() { # <vmid> <running|stopped>; vm_status, as vm_read_status sets it
   vm_see_process "$1"
   vm_status=${vm_process}
   if [[ ${vm_process} != "$2" ]]; then
@@ -256,9 +254,9 @@ vm_expect_status() { # <vmid> <running|stopped>; vm_status, as vm_read_status ha
   fi
 }
 
-# Of a VM that is a resource of the HA manager, qm start, stop and shutdown only ask that
-# manager, which looks every ten seconds: it is waited for, three minutes at most.
-# vm_ha: yes where it was asked; vm_status as vm_expect_status has it.
+# For a VM that is a resource of the HA manager, qm start, stop and shutdown only ask that manager,
+# which looks every ten seconds. This waits for it, three minutes at most. vm_ha: yes if the manager
+# was asked; vm_status as vm_expect_status sets it.
 vm_await_status() { # <vmid> <running|stopped> <what qm said>
   local -i looks
   vm_ha=no
@@ -292,7 +290,7 @@ vm_read_status() { # <vmid>; vm_status: running, stopped, ... or unknown
   fi
 }
 
-# The size of a drive as its config line tells it, in KiB; 0 when it does not.
+# Reads the size of a drive from its config line, in KiB; 0 if the line has none.
 vm_disk_kib() { # <drive's value>; vm_kib
   vm_kib=0
   if [[ $1 =~ (^|,)size=([0-9]+)([KMGT]?) ]]; then
@@ -307,7 +305,7 @@ vm_disk_kib() { # <drive's value>; vm_kib
   fi
 }
 
-# What the disks of the config just read, and so a full copy of them, may take. vm_disks_mib.
+# Sums what the disks of the config just read, and so a full copy of them, may take: vm_disks_mib.
 vm_measure_disks() {
   local key
   vm_disks_mib=0
@@ -319,8 +317,8 @@ vm_measure_disks() {
   done
 }
 
-# What of the config just read no copy that goes on from the VM's memory can have, or would
-# share with it. vm_uncopyable: its key; empty where there is none.
+# Finds what of the config just read a copy that continues from the VM's memory cannot have, or
+# would share with the VM. vm_uncopyable: its key; empty if there is none.
 vm_find_uncopyable() {
   local key
   vm_uncopyable=''
@@ -332,7 +330,7 @@ vm_find_uncopyable() {
   done
 }
 
-# The drive the VM boots from: the first of its boot order that is a disk.
+# Finds the drive that the VM boots from: the first of its boot order that is a disk.
 vm_find_boot_disk() { # vm_boot_disk: such as scsi0
   local drive
   vm_boot_disk=''
@@ -347,7 +345,7 @@ vm_find_boot_disk() { # vm_boot_disk: such as scsi0
   done
 }
 
-vm_find_storages() { # vm_storages: those the config's drives lie on, parted by blanks; vm_volumes: the VM's own on them
+vm_find_storages() { # vm_storages: the storages of the config's drives, separated by blanks; vm_volumes: the VM's own on them
   local key
   vm_storages='' vm_volumes=''
   for key in "${!vm_config[@]}"; do
@@ -361,8 +359,8 @@ vm_find_storages() { # vm_storages: those the config's drives lie on, parted by 
   done
 }
 
-# Whether a VM of the config just read is off with its memory on the disk. Proxmox
-# calls it stopped.
+# Tells whether the VM of the config just read is off with its memory on the disk. Proxmox calls it
+# stopped.
 vm_find_suspended() { # <its status>; vm_suspended: yes or no
   vm_suspended=no
   if [[ $1 == stopped && -n ${vm_config[vmstate]:-} && ${vm_config[lock]:-suspended} == suspended ]]; then
@@ -370,11 +368,11 @@ vm_find_suspended() { # <its status>; vm_suspended: yes or no
   fi
 }
 
-# vm_busy: yes when a task of Proxmox may be at work on the VM, also when nobody
-# can tell. A clone's task bears the ID of its template, so that any clone may
-# be this one's, and the backup of several VMs bears none. The list also has tasks that have ended, or were killed: a task
-# lives when its process does, which its UPID names by ID and start. Of the list Proxmox
-# shows 50 unless it is asked for more, and the newest come last.
+# vm_busy: yes when a task of Proxmox may be at work on the VM, also when that cannot be told. A
+# clone's task has the ID of its template, so any clone may be this VM's, and the backup of several
+# VMs has no ID. The list also has tasks that have ended, or were killed: a task lives while its
+# process does, which its UPID names by ID and start. Proxmox shows 50 tasks of the list unless it
+# is asked for more, and the newest come last.
 vm_find_tasks() { # <vmid> <node>
   local line upid ended
   local -r form='^UPID:[^:]+:([0-9A-Fa-f]+):([0-9A-Fa-f]+):[0-9A-Fa-f]+:([^:]+):([^:]*):'
@@ -398,9 +396,9 @@ vm_find_tasks() { # <vmid> <node>
   vm_busy=no
 }
 
-# Locks and network rules lie in a directory that is root's alone: in one that others
-# may write to (/run/lock), they could hold a lock, or have a link in its place.
-vm_check_lock_dir() { # <directory>, made where it is not; vm_reason: why it will not do
+# Locks and network rules lie in a directory that is only root's: in one that others may write to
+# (/run/lock), they could hold a lock, or put a link in its place.
+vm_check_lock_dir() { # <directory>, made if it is missing; vm_reason: why it will not do
   vm_reason=''
   if [[ ${vm_lock_dir:-} == "$1" ]]; then # seen before
     return 0

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# Volumes: disks of ours that outlive the VMs they are attached to. A volume lies with a
-# VM that never runs, its holder, whose description carries linus-volume=<its name>: the
-# disk bears the holder's ID, by which Proxmox knows whose it is. qm destroys with a VM
-# only what bears that VM's own ID, so that a volume outlives it even where it was not
-# taken off before. The holder has it as an unused disk: neither its start nor a backup of
-# it opens what another VM writes to. It is protected, so that qm destroys it by no mistake.
+# Volumes: disks of linus that outlive the VMs they are attached to. A volume belongs to a VM that
+# never runs, its holder, whose description carries linus-volume=<its name>: the disk has the
+# holder's ID, by which Proxmox knows whose it is. qm destroys with a VM only disks with that VM's
+# own ID, so a volume outlives the VM even if it was not taken off before. The holder has the disk
+# as an unused one, so that neither its start nor a backup of it opens what another VM writes to.
+# The holder is protected, so that qm does not destroy it by mistake.
 
 source "${BASH_SOURCE[0]%/*}/vm.sh"
 
-# The drives of the config just read that are volumes: their disks are another VM's, or bear a
-# volume's serial number on a disk of this VM's own, to which somebody has moved it by hand.
-volume_find_foreign() { # <vmid>; volume_foreign: their keys, parted by commas; volume_moved: the latter's
+# Finds the drives of the config just read that are volumes: their disks are another VM's, or are
+# disks of this VM's own with a volume's serial number, to which somebody has moved it by hand.
+volume_find_foreign() { # <vmid>; volume_foreign: their keys, separated by commas; volume_moved: the latter's
   local key
   local -r drive='^(scsi|virtio|sata|ide)[0-9]+$' form='^[^,]*[:/]vm-([0-9]+)-' serial=',serial=linus[0-9a-f]{12}(,|$)'
   volume_foreign='' volume_moved=''
@@ -26,9 +26,9 @@ volume_find_foreign() { # <vmid>; volume_foreign: their keys, parted by commas; 
   done
 }
 
-# The disk of the holder whose config was just read: unused, but while it is made, and where
+# Finds the disk of the holder whose config was just read: unused, except while it is made, and if
 # somebody has attached it by hand.
-volume_find_disk() { # volume_disk: empty where there is none; volume_held: its key
+volume_find_disk() { # volume_disk: empty if there is none; volume_held: its key
   local key
   volume_disk='' volume_held=''
   for key in unused0 "${!vm_config[@]}"; do
@@ -38,8 +38,8 @@ volume_find_disk() { # volume_disk: empty where there is none; volume_held: its 
   done
 }
 
-# Which VMs of any node have a disk in their configs, snapshots and what waits for a
-# restart included, but for its holder.
+# Finds the VMs of any node, except the holder, that have a disk in their configs, including their
+# snapshots and what waits for a restart.
 volume_find_users() { # <disk> <holder>; volume_users: <vmid> <key> <rw or ro>, one each; volume_rc above 1: not known
   local line
   local -r form='/([0-9]+)\.conf:([a-z]+[0-9]+): ([^,]*)(,.*)?$'
