@@ -82,8 +82,7 @@ home=${home%/}
 script=${home}/${BASH_SOURCE[0]##*/}
 give_up_after=3600 # seconds of "no such job" before completion is given up
 
-# find_place sets where the job's files are; false when the runner does not lie
-# in a job's place.
+# find_place sets where the job's files are; false when the runner is not in a job's place.
 find_place() {
   case ${home} in
     */opt/job-runner)
@@ -100,8 +99,8 @@ find_place() {
   esac
 }
 
-# publish makes a state file appear whole. It writes over blocks prepare_state
-# has reserved, so that a task that fills the disk cannot hide its own end.
+# publish makes a state file appear whole. It overwrites blocks that prepare_state has reserved, so
+# that a task that fills the disk cannot hide its own end.
 publish() { # <name> <line>
   printf '%s\n' "$2" 1<>"${state}/$1.new" && mv -f -- "${state}/$1.new" "${state}/$1"
 }
@@ -111,8 +110,8 @@ read_boot_id() {
   IFS= read -r boot_id </proc/sys/kernel/random/boot_id
 }
 
-# runner_alive also sets runner_seen to what the file runner said: empty or one
-# that is dead, when false.
+# runner_alive also sets runner_seen to the content of the file runner: when false, it is empty or
+# names a dead runner.
 runner_alive() {
   local pid start boot
   read_runner
@@ -130,7 +129,7 @@ wake_runner() {
   [[ ! -p ${state}/control ]] || printf . 1<>"${state}/control"
 }
 
-# pause waits until somebody wakes the runner, but at most so long.
+# pause waits until somebody wakes the runner, but no longer than the given time.
 pause() { # <1/100 s>
   local seconds
   printf -v seconds '%d.%02d' "$(($1 / 100))" "$(($1 % 100))"
@@ -143,8 +142,8 @@ require_settings() {
   settings_load || result_fail invalid "${home}/settings: ${settings_error}" "upload the job's settings again"
 }
 
-# choose_callback sends callbacks to the URL if the server answers there. A
-# completion that waits for its next try is told at once.
+# choose_callback sends callbacks to the URL if the server answers there. A completion that waits
+# for its next try is sent at once.
 choose_callback() { # <url>
   settings_is_url "$1" || result_fail invalid "${1@Q} is not a URL" "give http://HOST:PORT"
   if callback_reaches "$1"; then

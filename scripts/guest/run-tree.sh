@@ -20,38 +20,38 @@
 #             many, there is the name in changes alone
 # Exit codes: the command's; 125 it was not run.
 
-max_changed=67108864 # bytes that are kept of what the command has changed, as it is, and as many as it was
-max_names=10000      # files, as they are
+max_changed=67108864 # bytes kept of what the command has changed, as it is, and as many as it was
+max_names=10000      # files kept as they are
 
 refuse() { # <why>
   printf 'linus run: %s\n' "$1" >&2
   exit 125
 }
 
-# names lists what is below a directory, no link followed.
+# names lists what is below a directory, without following links.
 names() { # <directory> [<test of find>...]
   find "$1" -mindepth 1 "${@:2}" -printf '%P\0' | LC_ALL=C sort -z
 }
 
-# remove removes names of a directory.
+# remove removes the named files of a directory.
 remove() { # <directory> [<option of rm>...]; stdin: the names
   (cd -- "$1" && xargs -0 -r rm -f "${@:2}" --)
 }
 
-# remove_gone removes what is no longer part of the tree, never through a link, and
-# directories that are empty then.
+# remove_gone removes what is no longer part of the tree, never through a link, and directories that
+# become empty.
 remove_gone() { # <directory> <list>
   LC_ALL=C comm -z -12 <(LC_ALL=C sort -z -- "$2") <(names "$1") | remove "$1" -r
   (cd -- "$1" && xargs -0 -r dirname -z -- <"$2" | xargs -0 -r rmdir -p -- 2>/dev/null) || true
 }
 
-# update_tree makes the tree what it is where it was sent from. Until that is so there is
-# no index, and the next run makes it anew.
+# update_tree makes the tree what it is where it was sent from. Until that is done there is no
+# index, and the next run makes the tree anew.
 update_tree() { # <tree> <state> <sent> <sha256 of the index>
   local -r tree=$1 base=$2/base state=$2 sent=$3 held=$4
   local sum=''
   mkdir -p -- "${tree}" "${base}"
-  # Commands leave directories that cannot be written, Go's module cache among them.
+  # Commands leave directories that cannot be written, such as Go's module cache.
   find "${tree}" "${base}" -type d ! -perm -u=rwx -exec chmod u+rwx -- {} \; 2>/dev/null || true
   if [[ -z ${held} ]]; then
     rm -rf -- "${tree}" "${base}"
@@ -64,23 +64,24 @@ update_tree() { # <tree> <state> <sent> <sha256 of the index>
   remove_gone "${base}" "${sent}/gone"
   remove_gone "${tree}" "${sent}/gone"
   tar -xpzf "${sent}/tree.tgz" -C "${base}"
-  # What is in the way: files and links of directories, and directories of files.
+  # Removes what is in the way: files and links where directories belong, directories where files
+  # belong.
   LC_ALL=C comm -z -23 <(names "${base}" -type d) <(names "${tree}" -type d) | remove "${tree}"
   LC_ALL=C comm -z -12 <(names "${base}" ! -type d) <(names "${tree}" -type d) | remove "${tree}" -r
   cp -a --remove-destination -- "${base}/." "${tree}/"
   mv -f -- "${sent}/index" "${state}/index"
 }
 
-# list_tree lists the working directory: a kind, ? for a directory that cannot be read, mode
-# and size; what else differs once a file was written; and the name. Times only save
-# reading: another one is no change, and the same one is none together with all else.
+# list_tree lists the working directory: kind (? for a directory that cannot be read), mode and
+# size; what else differs once a file was written; and the name. Times only save reading: a file
+# with another time alone is not changed, and neither is one with everything the same.
 list_tree() {
   find . -ignore_readdir_race -mindepth 1 -name .git -prune -o \
     -type d '(' -readable -executable -o -printf '?:0 /%P\0' -prune ')' -o \
     -printf '%y%m:%s %i %T@ %C@/%P\0' | LC_ALL=C sort -z
 }
 
-# note_ignored marks what there is in the array is and git ignores.
+# note_ignored marks the names in the array is that exist and that git ignores.
 note_ignored() {
   local name repository
   type -P git >/dev/null && repository=$(mktemp -d) || return 0
@@ -93,12 +94,12 @@ note_ignored() {
   rm -rf -- "${repository}"
 }
 
-# keep_changes compares the tree, the working directory, with the list before, and what is
-# another with what was sent.
+# keep_changes compares the tree, which is the working directory, with the list from before, and
+# what differs with what was sent.
 keep_changes() { # <state> <archive>
   local name line now
   local -i room=${max_changed} room_before=${max_changed} files=0 left=0 code=0
-  local -A is=() sent=() ignored=() # kind, mode and size, by name; is has what is gone, too
+  local -A is=() sent=() ignored=() # kind, mode and size, by name; is also has what is gone
   list_tree >"$1/after" || return
   while IFS= read -r -d '' line; do
     name=${line#*/}
@@ -153,7 +154,7 @@ main() {
   trap 'refuse "the tree could not be put in place"' ERR
   sent=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")" && pwd)
   mapfile -d '' -t settings <"${sent}/settings"
-  if [[ -n ${SUDO_USER:-} ]]; then # root runs it, and the tree is that of who logs in
+  if [[ -n ${SUDO_USER:-} ]]; then # root runs it, and the tree is that of the user who logs in
     home=$(getent passwd "${SUDO_USER}")
     home=$(cut -d : -f 6 <<<"${home}")
   fi
@@ -166,14 +167,15 @@ main() {
   mkdir -p -- "${tree}/${settings[2]}"
   cd -- "${tree}"
   list_tree >"${state}/before"
-  # What is written from now on has another time.
+  # What is written from now on has a different time.
   until : >"${state}/later" && [[ ${state}/later -nt ${state}/before || ${state}/later -ot ${state}/before ]]; do :; done
   cd -- "${tree}/${settings[2]}"
   rm -rf -- "${sent}"
   trap - ERR
   trap : INT TERM HUP # they end the command, and what it has changed is kept
   set +e
-  # env says of a command that cannot be run what is wrong, and no line of ours; a=b is a variable to it.
+  # env reports why a command cannot be run, without a line number of this script; to env, a=b is a
+  # variable.
   ([[ $1 == *=* ]] || exec env -- "$@" && exec -- "$@") {lock}>&-
   code=$?
   cd -- "${tree}" && keep_changes "${state}" "${state}/${settings[1]}.changes.tgz"
