@@ -345,7 +345,7 @@ vm_find_boot_disk() { # vm_boot_disk: such as scsi0
   done
 }
 
-vm_find_storages() { # vm_storages: the storages of the config's drives, separated by blanks; vm_volumes: the VM's own on them
+vm_find_storages() { # vm_storages: those of its drives, separated by blanks; vm_volumes: its own volumes on them
   local key
   vm_storages='' vm_volumes=''
   for key in "${!vm_config[@]}"; do
