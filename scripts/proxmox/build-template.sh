@@ -46,8 +46,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
-ssh_deadline=0 # for what is done in the VM
-installed=()   # KEY:value, what the bootstrap told
+ssh_deadline=0 # for the work in the VM
+installed=()   # KEY:value, as the bootstrap reported
 
 usage() {
   printf '%s\n' \
@@ -89,8 +89,8 @@ read_inputs() { # <argument...>
   esac
   VM_NAME=${TEMPLATE_NAME}
   VM_TEMPLATE='' VM_CHECKPOINT=''
-  # Images may have no agent before one is installed here; then it must vouch
-  # for the machine that was worked in (verify_agent).
+  # An image may have no agent before one is installed here. That agent must then vouch for the
+  # machine that was worked in (verify_agent).
   VM_TRUST_FIRST_USE=true
   validate_tools ssh ssh-keygen
   make_key
@@ -108,10 +108,10 @@ make_key() {
 
 # --- in the guest ---
 
-# Runs a program of ours as root in the VM, with the user's name and whether the
-# agent answers (yes or no) as its arguments; run_rc and run_said are its. 255 is
-# ssh's own failure: no login. What it says may fill no more than 64 MiB. A signal ends the wait at once: the VM goes with
-# the roll-back.
+# Runs a program as root in the VM, with the user's name and whether the agent answers (yes or no)
+# as its arguments; run_rc and run_said are the program's. 255 is ssh's own failure: no login. Its
+# output is limited to 64 MiB. A signal ends the wait at once, because the roll-back destroys the
+# VM.
 guest_run() { # <program> [<shell: sh>]
   printf '%s\n' "$1" >"${run_dir}/program"
   guest_feed "${run_dir}/program" "sudo -n ${2:-sh} -s -- ${vm_user} ${guest_agent}"
@@ -127,7 +127,7 @@ guest_feed() { # <file for its stdin> <command>
   run_read "$((seconds < 1 ? 1 : seconds))" bash --norc --noprofile -c 'ulimit -f 65536; exec "${@:2}" <"$1"' bash "$1" "${login[@]}"
 }
 
-# A key comes into the guest some time after its SSH server is up.
+# The key comes into the guest some time after its SSH server is up.
 wait_for_login() {
   while :; do
     guest_run 'exit 0'
@@ -149,9 +149,8 @@ customise_guest() {
   wait_for_banner "${ssh_deadline}"
   check_place
   wait_for_login
-  # Enterprise Linux ships its agent with guest-exec turned off, which is how
-  # create-vm sees that cloud-init is done. The agent's unit is static on some
-  # systems: then there is nothing to enable.
+  # Enterprise Linux ships its agent with guest-exec turned off, which create-vm needs to see that
+  # cloud-init is done. The agent's unit is static on some systems: then there is nothing to enable.
   # shellcheck disable=SC2016 # the guest's variables
   guest_run '
     set -eu
@@ -178,8 +177,8 @@ customise_guest() {
   fi
 }
 
-# The job runner becomes root's in the VM. Whoever uses it there compares its
-# checksum with the one that is wanted.
+# Puts the job runner into the VM, as root's. Whoever uses it there compares its checksum with the
+# wanted one.
 install_runner() {
   local runner sum
   if [[ -z ${VM_RUNNER} ]]; then
@@ -201,8 +200,8 @@ END
   fi
 }
 
-# A runner's file of this host goes into the VM first, and not into the template.
-bring_runners() { # runners: what the bootstrap is told of them
+# A runner's file of this host is copied into the VM first, and does not stay in the template.
+bring_runners() { # runners: the bootstrap's settings for them
   local part name url sum file
   for part in github-runner forgejo-runner gitea-runner; do
     if [[ " ${VM_BOOTSTRAP} " != *" ${part} "* ]]; then
@@ -257,8 +256,8 @@ bootstrap_vm() {
   fi
 }
 
-# What create-vm will ask of every clone must work in this VM already. All until
-# now went to what answered at its address: its agent says whether that was it.
+# What create-vm will ask of every clone must work in this VM already. Everything until now went to
+# whatever answered at its address: its agent says whether that was the VM.
 verify_agent() {
   local -r deadline=$((SECONDS + 60))
   while ((SECONDS < deadline)); do
@@ -293,7 +292,8 @@ clean_guest() {
 
 # --- make_template ---
 
-# What an image of the vendors has after the bootstrap is known, and told; what another one brings is not.
+# What a vendor's image has after the bootstrap is known, and noted. What another image brings is
+# not known.
 make_template() {
   local has=''
   local -a parts

@@ -54,7 +54,7 @@ read_inputs() { # <argument...>
   validate_pattern CALLBACK_URL "${CALLBACK_URL}" '(https?://[^ ]+)?' 'an http or https URL'
 }
 
-report_probe() { # <name>: what the probe before found
+report_probe() { # <name>; reports what the last probe found
   if [[ -z ${probe_kind} ]]; then
     result_text CHECK "$1:ok:${probe_text}"
   elif [[ ${probe_kind} == warn ]]; then
@@ -73,7 +73,7 @@ report_probe() { # <name>: what the probe before found
 
 check_tools() {
   local tool missing=''
-  tools_start # looked at when all else is
+  tools_start # checked after everything else
   for tool in qm pvesh pvesm pveversion perl timeout flock ip; do
     if ! command -v "${tool}" >/dev/null; then
       missing+="${missing:+, }${tool}"
@@ -87,7 +87,7 @@ check_tools() {
   report_probe tools
 }
 
-# Proxmox lets only root import disks, and the state of operations is in files here.
+# Only root may import disks in Proxmox, and the state of operations is in files here.
 check_permissions() {
   local user dir=${LINUS_HOST_DIR:-/var/lib/linus}
   user=$(id -un)
@@ -102,7 +102,7 @@ check_permissions() {
   report_probe permissions
 }
 
-find_existing() { # <path>; existing: it, or what of it there is
+find_existing() { # <path>; existing: it, or the part of it that exists
   existing=$1
   while [[ ! -e ${existing} && ${existing} == /*/* ]]; do
     existing=${existing%/*}
@@ -181,8 +181,8 @@ check_parts() {
   check_snippets
 }
 
-# Thin storages are overcommitted; a full one stops every VM on it.
-check_space() { # <storages, parted by blanks>
+# Thin storages are overcommitted, and a full one stops every VM on it.
+check_space() { # <storages, separated by blanks>
   local line storage active avail type free='' low='' types=''
   run_wait storages
   json_rows storages storage active avail type
@@ -238,8 +238,8 @@ check_images() {
   report_probe images
 }
 
-# Reported because people ask for it: users, keys and addresses are given by
-# Proxmox's own cloud-init settings, and host keys read through the guest agent.
+# Reported because people ask for it. Nothing needs snippets: Proxmox's own cloud-init settings give
+# users, keys and addresses, and host keys are read through the guest agent.
 check_snippets() {
   local line storage content having=''
   run_wait storages
@@ -258,7 +258,7 @@ check_snippets() {
   report_probe snippets
 }
 
-# VMs are near this host: what it cannot reach they hardly can.
+# VMs are near this host: they can hardly reach what it cannot.
 check_callback() {
   run_wait callback
   if ((run_rc != 0)); then
@@ -278,7 +278,7 @@ start_callback() {
   fi
 }
 
-# Only VMs whose network is limited need it.
+# Only VMs with a limited network need nft.
 check_nft() {
   run_read 20 nft -c add table bridge linus
   if ! command -v nft >/dev/null; then
@@ -291,7 +291,7 @@ check_nft() {
   report_probe nft
 }
 
-# As an engine asks: by hand there is no server.
+# Looks at the tool server as an engine has it: by hand there is none.
 check_tool_server() {
   if [[ ${PROXMOX_TOOLS:-auto} == plain ]]; then
     probe_ok 'qm, pvesh and pvesm load their modules for each call, which takes most of a second: PROXMOX_TOOLS is plain'

@@ -43,9 +43,9 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
-stage=''   # how far the VM is: running, saved, kept (its memory lies here alone), template
-changed=no # this run, or one before, has begun to use the VM up
-whole=no   # the answer is out, or was before
+stage=''   # how far the VM is: running, saved, kept (its memory lies only here), template
+changed=no # yes: this run, or one before, has begun to use the VM up
+whole=no   # yes: the answer is out, or was before
 template_id=''
 generation=''
 
@@ -106,7 +106,7 @@ look_at_vm() {
     result_fail config "VM ${vm_id} on node '${probe_node}' was not made of template '${VM_TEMPLATE}' as it is now" 'make a VM of it, and a checkpoint of that'
   fi
   require_shape
-  if [[ ${stage} != kept ]]; then # else it takes its room already
+  if [[ ${stage} != kept ]]; then # a kept memory takes its room already
     checkpoint_require_room
   fi
   if [[ ${stage} == running ]]; then
@@ -183,8 +183,8 @@ clean_vm() {
   fi
 }
 
-# Copies would each go on in the middle of its boot; and until systemd-machine-id-commit has run in
-# it, a first boot's machine ID is not on its disk.
+# Waits until the boot has ended. Otherwise each copy would continue in the middle of it, and until
+# systemd-machine-id-commit has run, a first boot's machine ID is not on the disk.
 await_settled() {
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "${vm_id}" 300 sh -c 'n=0
@@ -203,9 +203,9 @@ await_settled() {
   fi
 }
 
-# A job runner that was sent goes where templates built by us have one: each job compares its
-# sum. Timers stop, so that the leap of the clock at a restore does not set them all off at
-# once; who the VM becomes starts them again (lib/identity.sh).
+# A job runner that was sent goes where templates built by linus have one: each job compares its
+# checksum. Timers stop, so that the leap of the clock at a restore does not set them all off at
+# once; the restored VM starts them again (lib/identity.sh).
 ask_clean() { # <user>
   # shellcheck disable=SC2016 # the guest's variables
   guest_exec "${vm_id}" 120 sh -c 'entry=$(getent passwd "$1") || { echo "it has no user $1"; exit 1; }
@@ -223,8 +223,8 @@ ask_clean() { # <user>
     echo linus-clean done' sh "$1"
 }
 
-# In what is saved the link is down, and the address gone with it: nothing of the saved
-# guest reaches the network when it goes on.
+# Takes the link down, and with it the address, in what is saved: nothing of the saved guest reaches
+# the network when it continues.
 link_down() {
   local -r card=${vm_config[net0]:-}
   if [[ -z ${card} ]]; then
@@ -264,8 +264,8 @@ copy_state() {
 
 # --- make_template ---
 
-# The mark comes before the change, as for a template. The key goes, and the address: no
-# copy has them, and a pool's is free again.
+# The mark comes before the conversion, as for a template. The key and the address are removed: no
+# copy has them, and an address from a pool is free again.
 make_template() {
   local retry_clear=power_require_proof
   if [[ ${stage} != kept ]]; then
@@ -326,7 +326,7 @@ print_plan() {
   result_line RESULT SUCCESS
 }
 
-# Half a checkpoint is no VM any more, and no checkpoint: what proves to be ours goes.
+# Half a checkpoint is neither a VM nor a checkpoint: it is destroyed if it proves to be linus's.
 rollback() {
   power_let_go
   if [[ ${whole} == yes || ${changed} == no || ${dry_run} == yes ]]; then

@@ -75,8 +75,8 @@ read_inputs() { # <argument...>
 
 # --- output_result ---
 
-# Nothing that happens between the result and the exit undoes the VM, except a
-# caller that is gone. VM_ID and VM_NODE were reported when the ID became ours.
+# Nothing that happens between the result and the exit undoes the VM, except a caller that is gone.
+# VM_ID and VM_NODE were reported when the ID was reserved.
 output_result() {
   run_stoppable=no
   result_line VM_NAME "${vm_name}"

@@ -64,7 +64,7 @@ validate_environment() {
   validate_node "${PROXMOX_NODE}"
   validate_tools qm pvesh pvesm perl timeout flock
   probe_cluster "${PROXMOX_NODE}"
-  # Where pmxcfs cannot be read, neither can the VM's config: its fate is told then.
+  # If pmxcfs cannot be read, neither can the VM's config: its fate is reported then.
   probe_node=${probe_node:-${HOSTNAME}}
   if ((cluster_rc == 0)); then
     probe_require
@@ -120,7 +120,7 @@ destroy_vm() {
   vm_tell_leftovers "${vm_id}"
 }
 
-# linus does not check the VM again. One that is proven ours is destroyed, not
+# Afterwards linus does not check the VM again. A VM that is proven to be linus's is destroyed, not
 # forgotten.
 forget_vm() {
   vm_check_before_destroy "${vm_id}" "${probe_node}"

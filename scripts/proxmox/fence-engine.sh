@@ -36,7 +36,7 @@ validate_environment() {
 write_fence() {
   local -r dir=${LINUS_PVE_DIR:-/etc/pve}/priv/linus
   local -r file=${dir}/fence-${FENCE_ENGINE}
-  # What is read back is what counts: pmxcfs has it on all nodes then.
+  # Only what is read back counts: pmxcfs has it on all nodes then.
   run_change 30 mkdir -p -- "${dir}"
   run_change 30 touch -- "${file}"
   if [[ ! -e ${file} ]]; then

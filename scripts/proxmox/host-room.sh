@@ -80,7 +80,7 @@ report_templates() {
   done
 }
 
-# The config says whether a VM is a template: what only has its name is none.
+# The config says whether a VM is a template: a VM that only has its name is not one.
 find_template() { # <name or ID>; template_id: empty if it is not one template; template_sum
   local file id
   local -a candidates=()
@@ -100,7 +100,7 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
     if [[ ${vm_state} != present || ${vm_config[template]:-0} != 1 || ${vm_words} == *' linus-checkpoint='* || ($1 != "${id}" && ${vm_config[name]:-} != "$1") ]]; then
       continue
     elif [[ -n ${template_id} ]]; then
-      template_id='' # two of the name: neither is meant
+      template_id='' # two have the name: neither is meant
       return 0
     fi
     template_id=${id}
@@ -109,7 +109,7 @@ find_template() { # <name or ID>; template_id: empty if it is not one template; 
   done
 }
 
-# One that has moved is looked at, too: pmxcfs shows the config of every node's.
+# A VM that has moved is looked at, too: pmxcfs shows the configs of all nodes.
 report_doubts() {
   local given id
   vm_owner=${LINUS_OWNER:-}
@@ -133,7 +133,7 @@ renew_leases() {
     return 0
   fi
   [[ -d ${dir} ]] || (umask 077 && mkdir -p -- "${dir}") 2>/dev/null || :
-  # Not while a sweep is ending some.
+  # Not while a sweep is ending leases.
   if { exec 7>>"${dir}/.sweep"; } 2>/dev/null && flock -w 2 7; then
     fence_look
     if [[ ${fence_up} == no ]]; then
@@ -149,7 +149,7 @@ renew_leases() {
   exec 7>&-
 }
 
-renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
+renew_lease() { # <vmid> <job> <seconds> <may it be renewed: yes or no>; lease_renewed
   lease_renewed=kept
   vm_read "$1"
   if [[ ${vm_state} == absent ]]; then
@@ -181,7 +181,8 @@ renew_lease() { # <vmid> <job> <seconds> <may it be: yes or no>; lease_renewed
   fi
 }
 
-# One that was made to stay, and proves to be ours, by whatever name it has.
+# Makes a lease for a VM that was made to stay, if it proves to be linus's under whatever name it
+# has.
 make_lease() { # <vmid> <job> <seconds>; the config is as vm_read has just read it
   vm_job=$2 vm_owner=${LINUS_OWNER} vm_name=${vm_config[name]:-}
   vm_prove

@@ -57,8 +57,8 @@ read_nodes() {
   fi
 }
 
-# json_lines: what is to be printed, a key and its value each, but for the nodes:
-# `MEMORY NODE MIB USED HA`.
+# json_lines: what is to be printed, a key and its value each, except for the nodes: `MEMORY NODE
+# MIB USED HA`.
 read_resources() {
   # shellcheck disable=SC2016 # perl's variables, not the shell's
   json_perl resources '
@@ -134,7 +134,7 @@ report_nodes() {
   done
 }
 
-# Proxmox writes the file on that node: a line `NODE TYPE KEY`.
+# Proxmox writes the file on that node, with lines `NODE TYPE KEY`.
 report_keys() { # <node>
   local line host type key
   local -a lines=()

@@ -107,8 +107,7 @@ list_own() {
   list_node "${cluster_node}"
 }
 
-# Looked into are those whose config has a marker somewhere, and those this host
-# has a lease of.
+# Looks into the VMs whose config has a marker somewhere, and those that this host has a lease of.
 list_node() { # <node>
   local line vmid name status template kind checkpoints_rc=0
   local -A marked=() checkpoints=()
@@ -143,7 +142,7 @@ list_node() { # <node>
       kind=template
     fi
     lease_find "${vmid}"
-    # A checkpoint is a template that is listed as a VM, where its words say so (list_vm).
+    # A checkpoint is a template that is listed as a VM, if its words say so (list_vm).
     if [[ (${kind} == "${VM_KIND/volume/vm}" || -n ${checkpoints[${vmid}]:-} || ${checkpoints_rc} -gt 1) && (${marked_rc} -gt 1 || -n ${marked[${vmid}]:-} || -n ${lease_jobs}) ]]; then
       list_vm "$1" "${vmid}" "${name}" "${status}" "${kind}"
     fi
@@ -154,8 +153,8 @@ list_vm() { # <node> <vmid> <name> <status> <kind>
   local -r uuid='[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}'
   local -r job_word=" linus-job=(${uuid}) " owner_word=" linus-owner=(${uuid}) "
   vm_read "$2" "$1"
-  # Destroyed or gone elsewhere since the node was asked: no VM, and no reason to
-  # doubt the list.
+  # The VM was destroyed, or moved elsewhere, after the node was asked: there is no VM to list, and
+  # no reason to doubt the list.
   if [[ ${vm_state} == absent || ${vm_state} == moved ]]; then
     return 0
   elif [[ ${vm_state} == unknown ]]; then
@@ -181,8 +180,8 @@ list_vm() { # <node> <vmid> <name> <status> <kind>
   fi
 }
 
-# What a destroy left that did not come to its end has neither name nor mark, and
-# is ours by its lease, which the host has that it was made on. Volumes have no lease.
+# An unfinished destroy leaves a VM with neither name nor mark. Its lease proves that it is linus's,
+# and is on the host on which the VM was made. Volumes have no lease.
 list_bare() { # <node> <vmid> <name> <status>
   if [[ ${VM_KIND} == volume ]]; then
     return 0
@@ -218,7 +217,7 @@ tell_vm() { # <node> <vmid> <name> <status>
   fi
 }
 
-saved_words() { # saved: what its description tells of how it was saved
+saved_words() { # saved: what its description says of how it was saved
   local word
   for word in ${vm_words}; do
     if [[ ${word} =~ ^linus-(from|before|by|at)=[A-Za-z0-9._@:+-]{1,64}$ && ${saved} != *" ${BASH_REMATCH[1]}="* ]]; then

@@ -35,8 +35,8 @@
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/afresh.sh"
 
-# A tenth of a second without a process of its own, or until the operation's end. An older
-# engine's has no bell.
+# Waits a tenth of a second without a process of its own, or until the operation's end. An older
+# engine's operation has no bell.
 pause() { # [<directory>]
   if [[ -z ${pause_open:-} ]]; then
     # shellcheck disable=SC2312 # `:` cannot fail
@@ -54,7 +54,7 @@ make_place() { # <operations>
   fi
 }
 
-# Takes the turn, on descriptor 6, and ends the script where the engine is fenced.
+# Takes the turn, on descriptor 6, and ends the script if the engine is fenced.
 enter() { # <operations>
   if [[ -z ${LINUS_ENGINE:-} ]]; then
     return 0
@@ -74,7 +74,7 @@ leave() {
   fi
 }
 
-start() { # <operations> <id> <script> [<beginning of the IDs of those that are to stop>]
+start() { # <operations> <id> <script> [<beginning of the IDs of operations that are to stop>]
   local -r operations=$1 dir=$1/$2 script=$3
   local staged nonce
   enter "${operations}"
@@ -93,7 +93,7 @@ start() { # <operations> <id> <script> [<beginning of the IDs of those that are 
     env -0 >"${staged}/env"
     : >"${staged}/out"
     mkfifo -- "${staged}/bell"
-    # The reservation: another start's directory is not empty, and stays.
+    # The reservation: if another start has made the directory, it is not empty, and stays.
     mv -T -- "${staged}" "${dir}" 2>/dev/null || rm -rf -- "${staged}"
   fi
   leave
@@ -102,8 +102,8 @@ start() { # <operations> <id> <script> [<beginning of the IDs of those that are 
   printf 'LINUS_OPERATION:%s\n' "${nonce}"
 }
 
-# What an engine that has ended has begun on a VM may not have come to the VM's lock yet. It stops
-# there, so that it does not come after what is begun now.
+# An operation that an engine began on a VM before it ended may not have reached the VM's lock yet.
+# It is stopped, so that it does not come after the operation that begins now.
 stop_earlier() { # <beginning of their directories> <this one's>
   local dir
   for dir in "$1"*; do
@@ -113,8 +113,8 @@ stop_earlier() { # <beginning of their directories> <this one's>
   done
 }
 
-# Once an hour, and where the date has gone back. Other starts come and go here meanwhile:
-# what find then misses is no fault.
+# Clears up once an hour, and when the date has gone back. Other starts add and remove directories
+# meanwhile, so it is no fault if find misses some.
 clear_old() { # <operations>
   local cleared=0
   { read -r cleared <"$1/.cleared"; } 2>/dev/null || :
@@ -124,14 +124,14 @@ clear_old() { # <operations>
   fi
 }
 
-# A unit of that name may be there: another start's, which is as good, or that of
-# an operation just settled, which is about to go. What the script leaves running
-# on purpose (a QEMU) outlives its unit.
+# A unit of that name may be there: another start's, which is as good, or that of an operation just
+# settled, which is about to go. What the script leaves running on purpose (a QEMU) outlives its
+# unit.
 launch() { # <directory> <id>
   local said
   local -i tries=0
-  # No $ in it: systemd reads its units back at a daemon-reload, as any upgrade of the
-  # host's packages has it do, and a $ of a transient one comes back as another text.
+  # There is no $ in it: systemd reads its units back at a daemon-reload, which any upgrade of the
+  # host's packages may cause, and a $ in a transient unit comes back as another text.
   local -r note_exit="/bin/bash \"${BASH_SOURCE[0]}\" ended"
   until [[ -e $1/log ]] || said=$(
     systemd-run --quiet --collect --unit="linus-$2" --description="operation $2 of linus" --property=KillMode=process \
@@ -195,8 +195,8 @@ find_end() { # <directory>
   fi
 }
 
-# What has come on descriptor 5, byte for byte, and no process for it: ten times a second
-# each follower looks.
+# Prints what has come on descriptor 5, byte for byte, without a process, because each follower
+# looks ten times a second.
 relay() {
   local text
   while IFS= read -r -d '' -u 5 text; do
@@ -205,9 +205,9 @@ relay() {
   printf '%s' "${text}"
 }
 
-# stdout: a line that tells where the script's output begins, whatever a login
-# shell printed before, then the output from the offset on. stderr, when all is
-# told: LINUS_OPERATION:<nonce>:<end>, and the end of the log unless all is well.
+# stdout: a line that marks where the script's output begins, whatever a login shell printed before,
+# then the output from the offset on. stderr, after all output: LINUS_OPERATION:<nonce>:<end>, and
+# the end of the log unless all is well.
 follow() { # <directory> <offset>
   local -r dir=$1
   local nonce
@@ -243,8 +243,8 @@ tell_stop() { # <directory>, which may go meanwhile
   fi
 }
 
-# Ends an operation and removes what is left of it. One that has not begun will
-# not begin any more.
+# Ends an operation and removes what is left of it. An operation that has not begun cannot begin any
+# more.
 settle() { # <directory> <seconds>
   local -r dir=$1 deadline=$((SECONDS + $2))
   stop "${dir}"

@@ -85,7 +85,7 @@ validate_environment() {
     fi
   fi
   if [[ ${ACTION} == @(fork|unfork) ]]; then
-    SNAPSHOT=${fork_snapshot} SNAPSHOT_MAX=0 # of those that somebody has asked for
+    SNAPSHOT=${fork_snapshot} SNAPSHOT_MAX=0 # the maximum is for those that somebody has asked for
   fi
   if [[ ${ACTION} == rename ]]; then
     validate_name NEW_NAME "${NEW_NAME}"
@@ -138,7 +138,7 @@ rename_template() {
   local line id name
   power_hold template "${vm_id}"
   vm_read "${vm_id}"
-  if [[ ${vm_config[name]:-} == "${NEW_NAME}" ]]; then # a run before has done it
+  if [[ ${vm_config[name]:-} == "${NEW_NAME}" ]]; then # an earlier run has done it
     vm_name=${NEW_NAME}
   fi
   power_require_proof
@@ -169,8 +169,8 @@ name_has_landed() {
   fi
 }
 
-# A snapshot would have volumes in it, which others go on writing to. A VM that is suspended
-# keeps them for itself.
+# A snapshot would have volumes in it, to which others continue to write. A suspended VM keeps its
+# volumes to itself.
 require_no_volumes() {
   volume_find_foreign "${vm_id}"
   if [[ -n ${volume_foreign} && ${ACTION} =~ ^(snapshot|revert|fork)$ ]]; then
@@ -179,22 +179,22 @@ require_no_volumes() {
     vm_read "${vm_id}" '' "${SNAPSHOT}"
     volume_find_foreign "${vm_id}"
     power_require_proof
-    if [[ -n ${volume_foreign} ]]; then # somebody has taken it by hand
+    if [[ -n ${volume_foreign} ]]; then # somebody has taken that snapshot by hand
       result_fail vm "refused to revert VM ${vm_id} on node '${probe_node}': its snapshot ${SNAPSHOT} has volumes in it (${volume_foreign}), and others may have written to them since" \
         'remove that snapshot: linus vm remove-snapshot'
     fi
   fi
 }
 
-# A suspended VM is resumed, or destroyed: nothing else is done to it.
+# A suspended VM can only be resumed or destroyed.
 require_no_suspend() {
   if [[ ${vm_suspended} == yes && ${ACTION} =~ ^(stop|shutdown|snapshot|revert|delete-snapshot|fork|unfork|network)$ ]]; then
     result_fail vm "VM ${vm_id} on node '${probe_node}' is suspended: its memory is on the disk, and nothing was done to it" 'resume it first'
   fi
 }
 
-# A revert that did not come to its end has put back some disks, or none: without its lock that
-# would pass for a whole VM, with snapshots to go back to.
+# An unfinished revert has put back some disks, or none. Without its lock the VM would pass for a
+# whole one, with snapshots to go back to.
 require_no_half_revert() {
   if [[ ${vm_config[lock]:-} == rollback && ${ACTION} =~ ^(snapshot|delete-snapshot|fork|unfork)$ ]]; then
     result_fail vm "refused to ${ACTION} VM ${vm_id} on node '${probe_node}': a revert of it has not come to its end, and its disks may be of two times; nothing was done to it" \
@@ -202,8 +202,8 @@ require_no_half_revert() {
   fi
 }
 
-# What a real run would come to, where the config is locked by other work. Locks
-# that a killed snapshot has left it breaks (snapshot_clear_killed).
+# Shows in a dry run what a real run would come to if other work has locked the config. A real run
+# breaks locks that a killed snapshot has left (snapshot_clear_killed).
 plan_lock() {
   local -r lock=${vm_config[lock]:-}
   if [[ ${dry_run} == no || -z ${lock} || ${vm_suspended} == yes ]]; then
@@ -245,7 +245,7 @@ output_result() {
   result_line RESULT SUCCESS
 }
 
-# Nothing is undone: the VM is another's work, not this run's.
+# Nothing is undone, because this run has not made the VM.
 finish() {
   power_let_go
   : "${result_remedy:=look at: qm status ${vm_id}; then run it again}"

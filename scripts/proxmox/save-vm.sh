@@ -47,12 +47,12 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/snapshots.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/template.sh"
 
 stage=vm     # what the VM is: vm, template (in place, not renamed yet) or whole (all is done)
-cleaned=no   # in place: it has begun to be cleaned
+cleaned=no   # in place: its cleaning has begun
 save_job=''  # the UUID of the VM that is saved
 save_name='' # and its name
 save_words=''
 save_at=0     # when: seconds since 1970
-save_cards=() # of the copy, whose links are to be up again
+save_cards=() # the cards of the copy whose links are to be up again
 save_left=()
 
 usage() {
@@ -66,7 +66,7 @@ read_inputs() { # <argument...>
   script_read_options --dry-run "$@"
   : "${TEMPLATE_NAME:=}" "${LINUS_BUILD:=}" "${SAVE_MODE:=copy}" "${SAVED_BY:=}" "${VM_TEMPLATE:=}" "${STORAGE_RESERVE:=5}"
   : "${VM_ID_RANGE:=100-999}" "${PROXMOX_NODE:=}" "${LINUS_LEASE_SECONDS:=21600}"
-  # What the copy is asked for like every VM that is made (lib/create.sh).
+  # The copy's settings, which every VM that is made needs (lib/create.sh).
   VM_IP_CONFIG=dhcp VM_GATEWAY='' VM_EGRESS=lan VM_EGRESS_RANGES='' VM_CHECKPOINT='' VM_TRUST_FIRST_USE=false
   ACTION=save
   boot_read_inputs
@@ -110,15 +110,16 @@ look_at_vm() {
   fi
 }
 
-# Of a copy create_vm looks again. In place nothing has the name until the end: it is looked for
-# before each step that cannot be taken back.
+# For a copy, create_vm checks again. In place, nothing has the name until the end, so it is checked
+# before each step that cannot be undone.
 require_name() {
   local -r vm_name=${TEMPLATE_NAME}
   probe_vms
   note_taken_ids
 }
 
-# Of what a run has made in place that was killed after it, or before its last step.
+# Finds how far an earlier run in place has come, which was killed at its end or before its last
+# step.
 find_stage() {
   vm_read "${vm_id}"
   if [[ ${SAVE_MODE} == in-place && ${vm_config[template]:-0} == 1 && ${vm_words} == *' linus-template=1 '* ]]; then
@@ -298,8 +299,8 @@ make_template() {
   lease_drop "${vm_id}" "${vm_job}"
 }
 
-# In place: until the very last step it is the VM that its row says, by job and name, so
-# that a run that is killed leaves what proves to be ours, and can be gone on with.
+# In place: until the very last step the VM keeps the job and name that linus knows it by, so that a
+# killed run leaves a VM that proves to be linus's, and can be continued.
 become_template() {
   local vm_egress=''
   egress_read_word
@@ -348,14 +349,14 @@ print_plan() {
   result_line RESULT SUCCESS
 }
 
-# A copy goes, and what is not one stays.
+# A copy is destroyed, and the VM itself stays.
 undo() {
   power_let_go
   if [[ ${SAVE_MODE:-copy} == copy ]]; then
     rollback
   elif [[ ${cleaned} == yes && ${stage} == vm ]]; then
     if [[ ${vm_config[template]:-0} == 1 && ${vm_words} == *" linus-job=${save_job} "* ]]; then
-      run_change 120 qm set "${vm_id}" --template 0 # its disk is none, so that it still is a VM
+      run_change 120 qm set "${vm_id}" --template 0 # its disk is not a template's, so that it still is a VM
     fi
     result_warning "VM ${vm_id} (${save_name}) on node '${probe_node}' is no template; it was cleaned, or may be: its people's keys are gone, and started again it boots as a new VM"
   fi

@@ -60,8 +60,8 @@ validate_environment() {
   validate_tools qm perl timeout
 }
 
-# The status is read after the proof: what is proven then runs, or ran, under
-# that ID, and a VM that goes in between is asked for once more.
+# The status is read after the proof, so what was proven runs, or ran, under that ID. If the VM goes
+# in between, it is asked for once more.
 show_vm() {
   local round
   for round in 1 2; do
@@ -79,7 +79,7 @@ show_vm() {
     elif [[ ${vm_state} == unknown ]]; then
       fail_unknown "${run_said}"
     fi
-    # What a destroy left that did not come to its end is the VM meant, too.
+    # What an unfinished destroy has left is the VM meant, too.
     lease_match "${vm_id}"
     if [[ -n ${vm_doubt} && ${lease_matches} == no ]]; then
       show_doubtful left_alone
@@ -98,7 +98,7 @@ show_vm() {
       if [[ ${SHOW_EGRESS} == true ]]; then
         show_egress
       fi
-      # What a destroy left has no proof of its own, and nothing is to be gone back to.
+      # What an unfinished destroy has left has no proof of its own, and nothing to go back to.
       if [[ ${SHOW_SNAPSHOTS} == true && -z ${vm_doubt} ]]; then
         snapshots_show
       fi
@@ -128,7 +128,7 @@ look_inside() {
   if [[ -z ${guest_ip} ]]; then
     return 0
   fi
-  guest_read_banner "${guest_ip}" "${VM_SSH_PORT}" # what the network shows is of who was spoken to
+  guest_read_banner "${guest_ip}" "${VM_SSH_PORT}" # the network shows only who was spoken to
   guest_check_place "${guest_ip}" "${vm_mac}"
   log_info "${guest_seen}"
   if [[ ${guest_place} == yes || (${guest_place} == @(hidden|routed) && (-n ${vm_given_ip} || ${VM_ROUTED} == true)) ]]; then
@@ -155,7 +155,7 @@ show_egress() {
   done
 }
 
-show_doubtful() { # <status, where it may be ours>
+show_doubtful() { # <status, if it may be the VM meant>
   left_judge
   if [[ ${left_whose} == another ]]; then
     result_warning "VM ${vm_id} is not '${vm_name}' any more: ${vm_doubt}"

@@ -44,7 +44,7 @@ validate_environment() {
   require_no_work
 }
 
-# VMs of any installation: all of them share what is kept on a node.
+# VMs of any installation count: all of them share what is kept on a node.
 require_no_vms() {
   local file id vms=''
   local -r dir=${LINUS_PVE_DIR:-/etc/pve}/qemu-server/
@@ -79,7 +79,7 @@ require_no_vms() {
   fi
 }
 
-require_no_work() { # tool_servers: those that run, by their units
+require_no_work() { # tool_servers: the units of those that run
   local line work=''
   tool_servers=()
   run_read 30 systemctl list-units --plain --no-legend --state=active 'linus-*.service'
@@ -155,8 +155,8 @@ remove_rules() {
   fi
 }
 
-# What the scripts and images are in may be a directory of others, too: of that go the
-# files that are ours by their names.
+# The directories of scripts and images may hold other files, too: only the files with names of
+# linus are removed.
 remove_files() {
   local dir=${LINUS_PVE_DIR:-/etc/pve}/priv/linus
   remove_named "${LINUS_SCRIPT_DIR}" 'scripts of linus' '.*/[a-z-]+-[0-9a-f]{12}\.(sh|pl)'

@@ -46,8 +46,8 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/mount.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"
 
-volume_key=''     # the drive that it is of the VM; empty: none
-volume_plugged=no # by this run
+volume_key=''     # the drive of the VM that is the volume; empty: none
+volume_plugged=no # yes: by this run
 volume_shared=''
 
 usage() {
@@ -115,7 +115,7 @@ look_at_storage() {
   allocate_vm_id
 }
 
-# As a drive it would be opened by whoever starts its holder or makes a backup of it.
+# As a drive, it would be opened by a start of its holder or by a backup of it.
 put_aside() {
   retry_change is_put_aside 120 qm set "${vm_id}" --delete scsi0 --protection 1
   if [[ ${retry_landed} != yes ]]; then
@@ -148,7 +148,7 @@ find_volume() {
   volume_disk=''
   if [[ -z ${vm_doubt} ]]; then
     volume_find_disk
-  elif [[ ${ACTION} == detach && ${vm_state} != unknown ]]; then # it loses nothing by that
+  elif [[ ${ACTION} == detach && ${vm_state} != unknown ]]; then # a detach loses nothing by that
     log_warn "what holds volume ${VOLUME_VMID} is not proven: ${vm_doubt}"
   else
     result_fail vm "refused to ${ACTION} volume ${VOLUME_VMID} on node '${probe_node}': ${vm_doubt}" 'list-vms.sh shows volumes (VM_KIND=volume)'
@@ -163,7 +163,7 @@ find_volume() {
   require_unmoved
 }
 
-read_holder() { # away: the node that has it, where that is another
+read_holder() { # away: the node that has it, if that is another
   away=''
   mean_volume
   vm_read "${VOLUME_VMID}"
@@ -183,7 +183,7 @@ require_free_disk() {
   fi
 }
 
-# Proxmox attaches what a VM of another node owns like any other disk, on a storage of both.
+# On a storage that two nodes share, Proxmox attaches a disk of the other node's VM like any other.
 require_shared() { # <node of the volume's holder>
   local -r storage=${volume_disk%%:*}
   probe_require_storage "${storage}"
@@ -193,8 +193,8 @@ require_shared() { # <node of the volume's holder>
   fi
 }
 
-# volume_key, volume_as: how the VM has it, now or once it is restarted; volume_others: who else
-# has it, as volume_users
+# volume_key, volume_as: how the VM has it, now or once it is restarted; volume_others: the other
+# VMs that have it, as volume_users
 find_users() {
   local user
   volume_others=()
@@ -224,7 +224,7 @@ find_own_drive() {
   done
 }
 
-# By its serial number, too: what holds it may be gone, and the disk another one.
+# It is also found by its serial number: its holder may be gone, and the disk another one.
 find_drive() {
   local key value
   for key in "${!vm_config[@]}"; do
@@ -252,7 +252,7 @@ require_vm() {
   power_require_proof
 }
 
-# A volume that is written to has one VM alone.
+# A volume that is written to has only one VM.
 require_alone() {
   local user mode
   for user in "${volume_others[@]}"; do
@@ -293,7 +293,7 @@ attach_volume() {
   fi
   local retry_clear=require_free_key tries
   volume_plugged=yes
-  # What somebody attaches meanwhile is not replaced: another drive is taken then.
+  # A disk that somebody attaches meanwhile is not replaced: another drive is chosen then.
   for tries in 1 2 3; do
     retry_by=digest retry_change is_attached 120 qm set "${vm_id}" "--${volume_key}" "${options}"
     if [[ ${retry_landed} != hopeless ]]; then
@@ -305,8 +305,8 @@ attach_volume() {
     retry_fail "volume ${VOLUME_VMID} could not be attached to VM ${vm_id} on node '${probe_node}': Proxmox answered: ${run_said:-nothing}" \
       "check that disks can be hot-plugged there (qm config ${vm_id}: hotplug, scsihw virtio-scsi-single or virtio-scsi-pci)"
   fi
-  # Runs on two nodes hold no lock against each other. Both see both here, before anything
-  # is mounted. The volume's removal lifts its protection before it looks who has it.
+  # Runs on two nodes share no lock. Here each of them sees the other's attachment, before anything
+  # is mounted. The volume's removal lifts its protection before it looks which VMs have it.
   local -r key=${volume_key}
   local away
   read_holder
@@ -321,7 +321,7 @@ attach_volume() {
   require_alone
 }
 
-# Of the config as it is now, which the next try is by.
+# Looks at the config as it is now, on which the next try is based.
 require_free_key() {
   require_vm
   if [[ -n ${vm_config["${volume_key}"]:-} ]]; then
