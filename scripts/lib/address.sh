@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Chooses and reserves the address of a VM. It is known before the VM boots unless the network
-# assigns it. VM_IP_CONFIG is one of
+# Chooses and reserves the address of a VM. The address is known before the VM boots, unless the
+# network assigns it. VM_IP_CONFIG is one of
 #   dhcp                 IPv4, by DHCP
 #   auto6 (or slaac)     IPv6 only, as its router tells
 #   dhcp6                IPv6 only, by DHCP
@@ -8,14 +8,14 @@
 #   FIRST-LAST/PREFIX    one out of this pool
 #
 # No address is given twice. It is taken while a config anywhere in the cluster names it, and free
-# again once that VM is destroyed, by whomever. From the choice until the config is written, a file
-# of that name in LINUS_HOST_DIR (/var/lib/linus)/addresses reserves it. The file has one line: job,
-# process and its start, boot, date. A killed run may leave commands at work that still write the
-# address into a config. Its reservation holds until its VM is destroyed, or until its lease says
-# that nothing is under way and address_grace has passed since another run found the process gone
-# (the file has process 0 from then on). The nodes of a cluster share the configs, but each node has
-# its own reservations: if two nodes choose the same address at once, both see it in the configs and
-# both give it back.
+# again once that VM is gone, no matter who destroyed it. From the choice until the config is
+# written, a file of that name in LINUS_HOST_DIR (/var/lib/linus)/addresses reserves it. The file
+# has one line: job, process and its start, boot, date. A killed run may leave commands at work that
+# still write the address into a config. Its reservation holds until its VM is destroyed, or until
+# its lease says that nothing is under way and address_grace has passed since another run found the
+# process gone (the file has process 0 from then on). The nodes of a cluster share the configs, but
+# each node has its own reservations: if two nodes choose the same address at once, both see it in
+# the configs and both give it back.
 
 source "${BASH_SOURCE[0]%/*}/lease.sh"
 
@@ -175,8 +175,8 @@ address_drop() { # <job>; removes its reservations
 
 # Address arithmetic, and the addresses in the configs of all nodes' VMs and containers:
 #   check FIRST LAST PREFIX GATEWAY       fails, in words, unless it is a pool
-#   choose FIRST LAST GATEWAY DIR TAKEN...   prints one that is free, from a
-#                                         random place on; nothing when none is
+#   choose FIRST LAST GATEWAY DIR TAKEN...   prints a free address, searched from a
+#                                         random place on; nothing if none is free
 #   holders ADDRESS DIR                   prints the files that name it
 address_perl() { # <verb> <argument...>; run_rc, run_out
   # shellcheck disable=SC2016 # perl's variables, not the shell's

@@ -3,7 +3,7 @@
 # saved to the disk and turned into a template (checkpoint-vm.sh). Its description carries
 # linus-checkpoint=<ID of the template that it was made of>. Its disk is the template's, and clones
 # are made of it. Its memory lies here, because Proxmox would free it with the first start from it:
-#   ID.state  what QEMU wrote, with holes where nothing is
+#   ID.state  what QEMU wrote, as a sparse file
 #   ID.meta   lines KEY=VALUE of what must be the same where it is read again
 # in LINUS_HOST_DIR (/var/lib/linus)/checkpoints. The meta file is written last, so a state without
 # one is incomplete. Both appear by rename, and are removed with the VM.

@@ -1,9 +1,8 @@
 # shellcheck shell=bash
 # Limits where a VM's packets may go, by a table `bridge linus` of nftables on its node. It has two
 # chains for each VM that is not on the LAN like any machine. A VM's mode is a word
-# linus-egress=<mode>[:<SSH port>][+
-# -<ranges>] in its description, so that it moves with the VM, and every node that has the VM knows
-# it. Without the word the mode is lan: no rules.
+# linus-egress=<mode>[:<SSH port>][+|-<ranges>] in its description, so that it moves with the VM,
+# and every node that has the VM knows it. Without the word the mode is lan: no rules.
 #   internet  public addresses, and port 53 of its name servers (those its config
 #             gives it, else this host's): no private address, no node, no neighbour,
 #             and nothing of the ranges (-)
@@ -224,9 +223,8 @@ egress_sync_locked() { # <directory>
   fi
 }
 
-# Reads what the kernel has for a VM, whatever its config says: lines `<set
-# map
-# chain> <name>: <one rule, or the elements>`. egress_reason: why no table could be read.
+# Reads what the kernel has for a VM, whatever its config says: lines `<set|map|chain> <name>: <one
+# rule, or the elements>`. egress_reason: why no table could be read.
 egress_read() { # <vmid>; run_lines
   egress_reason=''
   run_lines=()

@@ -7,9 +7,9 @@
 source "${BASH_SOURCE[0]%/*}/process.sh"
 source "${BASH_SOURCE[0]%/*}/result.sh"
 
-# files_take reads a job's files from stdin and puts them where they belong. Each is a line "<secret
-# job> <name> <bytes>" followed by that many bytes. If <bytes> is "text", a line with the escapes of
-# printf's %b follows instead, which takes no process. The last line is "end".
+# files_take reads a job's files from stdin and puts them where they belong. Each is a line
+# "<secret|job> <name> <bytes>" followed by that many bytes. If <bytes> is "text", a line with the
+# escapes of printf's %b follows instead, which takes no process. The last line is "end".
 files_take() {
   local where name how text
   local -A directory=([secret]=${tmpfs} [job]=${home})

@@ -77,7 +77,8 @@ fork_validate() {
   fi
 }
 
-# A copy has the size of its original, because a state is loaded into exactly the machine it is of.
+# A copy has the size of its original, because a saved state can only be loaded into the same
+# machine.
 fork_take_shape() { # vm_config
   if [[ ! ${vm_config[memory]:-} =~ ^(current=)?([0-9]{1,6})$ ]]; then
     fork_unfit "its memory is '${vm_config[memory]:-}'"

@@ -170,10 +170,10 @@ guest_exec() { # <vmid> <seconds> <command...>
 # Asks the guest, in one call of the agent, whether it is ready, as cloud-init reports, and for its
 # SSH host key. The key comes through the hypervisor, so the network cannot tamper with it.
 #   guest_cloud_init  done, none (the guest has no cloud-init), failed, running, or
-#                     silent (the agent says nothing). Exit 0 is done, 2 is done
+#                     silent (the agent does not answer). Exit 0 is done, 2 is done
 #                     with warnings
-#   guest_host_key    "ssh-ed25519 AAAA...", once it is done or none; empty when
-#                     not to be had
+#   guest_host_key    "ssh-ed25519 AAAA...", once cloud-init is done or none; empty
+#                     if it cannot be read
 #
 # The files with the guest's identity, with its authorized keys, and with cloud-init's record of
 # having made them are on its disk by then. Only those files are synced, because a boot has written

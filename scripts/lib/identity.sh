@@ -40,7 +40,7 @@ identity_draw() { # <number of bytes>
 
 # Runs the program, with its values before it, on stdin of a shell in the guest.
 #   identity_exit  its exit code, or empty when the agent did not answer; identity_said:
-#                  its words; guest_host_key: its SSH server's
+#                  its output; guest_host_key: the key of its SSH server
 identity_take() { # <vmid> <seconds> <NAME=VALUE...>
   local -r id=$1 seconds=$2
   local pair err json_most=65536

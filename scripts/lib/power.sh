@@ -7,7 +7,7 @@
 source "${BASH_SOURCE[0]%/*}/destroy.sh"
 source "${BASH_SOURCE[0]%/*}/suspend.sh"
 
-vm_resumed=no           # its memory came back from a disk, and its clock is behind
+vm_resumed=no           # its memory came back from a disk, so its clock is behind
 power_checkpoints=false # true: the VM may be a checkpoint
 power_work=''           # what is done to it, if ACTION does not say that
 power_sees=no           # yes: its address must be seen before its network opens

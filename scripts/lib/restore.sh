@@ -27,8 +27,8 @@ restore_hindered() { # <by what> <what to do>
   result_fail config "checkpoint ${VM_CHECKPOINT} on node '${probe_node}' cannot be restored now: $1" "$2"
 }
 
-# Reads what QEMU can read a state on: QEMU itself, and the processor it was saved on. The program
-# reports its version itself, so no tool of Proxmox is started.
+# Reads what must be the same for QEMU to read a saved state: its own version, and the processor.
+# QEMU reports its version itself, so no tool of Proxmox is started.
 restore_read_host() { # restore_qemu, restore_cpu
   local line
   restore_qemu='' restore_cpu=''

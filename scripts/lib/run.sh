@@ -15,7 +15,7 @@
 # Answers land in globals, not on stdout:
 #   run_rc   exit status (124: out of time)
 #   run_out  the first 64 KiB of stdout, trailing newlines off
-#   run_said one line of what it said, stdout in parentheses behind stderr: for people and for
+#   run_said one line of its output, stdout in parentheses after stderr: for people and for
 #            matching
 #
 # Output may be long, and may come from a guest. bash's patterns take a time that grows with the
@@ -25,8 +25,8 @@
 # Files are read without $( ), too: bash (5.2) parses it anew each time, and a trap that comes just
 # then is lost, with its signal.
 #
-# Files of linus are only root's (operation.sh). Those of Proxmox are not: others on the host read
-# its task logs, and work with its images and locks.
+# Files of linus belong to root alone (operation.sh). Files of Proxmox do not: others on the host
+# read its task logs, and work with its images and locks.
 
 source "${BASH_SOURCE[0]%/*}/clock.sh"
 source "${BASH_SOURCE[0]%/*}/tools.sh"
@@ -81,7 +81,7 @@ run_slurp() { # <file>; run_text: its first 64 KiB, trailing newlines off
   run_text="${lines[*]:0:count}"
 }
 
-run_slurp_end() { # <file>, already read by run_slurp; run_text: all of it, or its first and last 4 KiB
+run_slurp_end() { # <file>, which run_slurp has just read; run_text: all of it, or its first and last 4 KiB
   if ((${#run_text} > 8192)); then
     local -r head=${run_text:0:4096} # both by whole lines
     tail -c 4096 -- "$1" >"${run_dir}/end"

@@ -41,7 +41,7 @@ start_job() {
   local boot
   read -r boot _ <"${state}/launched"
   result_line BOOT_ID "${boot}"
-  # The secrets were sent once more, and the task has read them.
+  # The secrets were sent again to a task that has read them already.
   [[ ! -e ${state}/session && ! -e ${state}/exit_status ]] || rm -f -- "${tmpfs}/secrets"
 }
 

@@ -14,9 +14,9 @@ template_set=() # what the last mark has set besides the description
 # install and restart things under a job: they come at their next time. (A first boot enables what
 # was disabled, so this is a drop-in.) Homes are root's, the user's and those in /home.
 #
-# It prints `linus-clean done` and then, separated by
-# , what it has found and left: first the files in which programs keep credentials, then everything
-# else in homes that a new user's home does not have.
+# It prints `linus-clean done` and then, separated by |, what it has found and left: first the files
+# in which programs keep credentials, then everything else in homes that a new user's home does not
+# have.
 template_program() {
   printf 'forget_leases() {\n%s\n}\n' "${guest_forget_leases}"
   cat <<'PROGRAM'
