@@ -211,7 +211,7 @@ probe_list_templates() { # probe_known_templates: their names and IDs
 # Finds the template in cluster_vms. A template lies on a node, and its clones are made on that
 # node. probe_template_id is set when the template is found and fit; vm_config is its config.
 probe_template() { # <name or ID>
-  local line vmid node name template matches=''
+  local line vmid node kind name template matches=''
   probe_template_id=''
   probe_list_templates
   for line in "${cluster_vms[@]}"; do
