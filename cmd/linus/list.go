@@ -27,7 +27,7 @@ func queryFlags(cmd *cobra.Command, l job.Listing, what, textIn string) *job.Que
 		{"principal", "owner", &q.Principal, "only " + what + " of this principal; " + job.OperatorName + " is whoever runs the engine", nil},
 		{"since", "since", &since, "only " + what + " made since then: a time such as 2026-01-02T15:04:05Z, or how long ago, as in 24h", nil},
 		{"before", "before", &before, "only " + what + " made before then", nil},
-		{"sort", "sort", &q.Sort, "sort by " + strings.Join(l.Sorts, ", ") + "; with - before it the other way round", l.Sorts},
+		{"sort", "sort", &q.Sort, "sort by " + strings.Join(l.Sorts, ", ") + "; with - in front, in reverse order", l.Sorts},
 	} {
 		if !slices.Contains(l.Params, f.param) {
 			continue

@@ -59,7 +59,7 @@ func (a *app) vmPortsCommand() *cobra.Command {
 func (a *app) vmUnexposeCommand() *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:   "unexpose NAME|ID PORT",
-		Short: "Take a port's URL away, and end what is open there",
+		Short: "Remove a port's URL, and close the connections open there",
 		Args:  theseArgs("the VM's name or ID", "the port's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			return saying(a, func(p job.ExposedPort) string {

@@ -96,11 +96,11 @@ func TestServer_IsTheSameCommandLineFromAnywhere(t *testing.T) {
 	}
 	tools := do(0, initialize+`{"jsonrpc":"2.0","id":2,"method":"tools/list"}`+"\n"+`{"jsonrpc":"2.0","id":3,"method":"tools/call","params":{"name":"list_vms"}}`+"\n", "--token-file", narrow, "mcp")
 	says(tools, `"name":"submit_job"`)
-	says(tools, "not allowed: list_vms is of toolset vm, and this token has only jobs")
+	says(tools, "not allowed: list_vms belongs to toolset vm, and this token has only jobs")
 	if strings.Contains(tools, `"name":"list_vms"`) || strings.Contains(tools, `"name":"execute_command"`) {
 		t.Errorf("a token for jobs is offered %s", tools)
 	}
-	says(do(1, "", "--token-file", narrow, "vm", "list"), "not allowed: VMs is of toolset vm, and this token has only jobs")
+	says(do(1, "", "--token-file", narrow, "vm", "list"), "not allowed: VMs belongs to toolset vm, and this token has only jobs")
 	says(do(0, "", "--token-file", narrow, "job", "list"), "no jobs")
 
 	ctx, stop := context.WithCancel(t.Context())

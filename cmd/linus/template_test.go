@@ -263,7 +263,7 @@ func TestTemplate_OnAllNodesBesideOthersOfTheName(t *testing.T) {
 		{"of an older build", big(older), big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) is of an older build than on other nodes; remove it, then build again"},
 		{"made by hand, before the first build", big(""), big(""), &shelf{}, 1, exitFailure, "b: template big (VM 200) was not built by linus"},
 		{"all made by hand", big(""), big(""), big(""), 0, exitOK, "template big is VM 200 on node c already"},
-		{"two of the name", &shelf{held: append(big(newer).held, big("").held...)}, big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) is the name of several there; "},
+		{"two of the name", &shelf{held: append(big(newer).held, big("").held...)}, big(newer), &shelf{}, 1, exitFailure, "a: template big (VM 200) is the name of several templates there; "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			code, text := clusterOf(t, map[string]*shelf{"a": tt.a, "b": tt.b, "c": tt.c}, true)("build", "--name", "big", "--all-nodes")

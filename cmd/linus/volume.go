@@ -136,7 +136,7 @@ func (a *app) volumeRemoveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "remove NAME|ID",
 		Aliases: []string{"rm"},
-		Short:   "Remove a volume that no VM has, with all that is on it",
+		Short:   "Remove a volume that is attached to no VM, with everything on it",
 		Args:    oneArg("the volume's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			v, err := s.Volume(ctx, args[0])

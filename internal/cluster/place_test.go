@@ -64,7 +64,7 @@ func TestPlace_TellsWhyANodeIsRefused(t *testing.T) {
 		{name: "template of an offline node", change: func(n *job.Node) { n.Templates, n.Online = nil, false }, text: "template debian not there ({template build} --all-nodes)", never: true},
 		{name: "two templates of the name", change: func(n *job.Node) {
 			n.Templates = append(n.Templates, job.NodeTemplate{ID: 9001, Name: "debian"})
-		}, text: "template debian is the name of several there", never: true},
+		}, text: "template debian is the name of several templates there", never: true},
 		{name: "storage", change: func(n *job.Node) { n.Storages[0].Name = "nfs" }, text: "storage local-lvm not there", never: true},
 		{name: "storage down", change: func(n *job.Node) { n.Storages[0].Active = false }, text: "storage local-lvm is not active"},
 		{name: "a volume of another node", want: needs(vm.Volume{Name: "cache", Node: "pve2"}), text: "volume cache is on node pve2, on storage local-lvm, which is not shared", never: true},

@@ -192,7 +192,7 @@ func TestAPI_ListsAreFoundAndSorted(t *testing.T) {
 		{"/api/v1/pools?limit=1&sort=-name&cursor=" + cursor("1:c"), 200, []string{`{"items":[{"name":"b"`, `"next_cursor":"` + cursor("2:b") + `"`}, `"name":"a"`, false},
 		{"/api/v1/pools?cursor=" + cursor("1:gone"), 200, []string{`"name":"b"`, `"name":"c"`}, `"name":"a"`, false},
 		{"/api/v1/pools?cursor=" + cursor("9:gone"), 200, []string{`{"items":[]}`}, "", false},
-		{"/api/v1/pools?cursor=x", 400, []string{`"field":"cursor"`, `is no cursor of this list`}, "", false},
+		{"/api/v1/pools?cursor=x", 400, []string{`"field":"cursor"`, `is not a cursor of this list`}, "", false},
 		{"/api/v1/pools?limit=201", 400, []string{`"field":"limit"`, `give 0 to 200`}, "", false},
 		{"/api/v1/vms?text=nothing", 200, []string{`{"items":[]}`}, "", true},
 		{"/api/v1/pools?label=team%3Dweb", 200, []string{`"name":"b","resources":{},"labels":{"team":"web"}`, `"name":"c"`}, `"name":"a"`, false},

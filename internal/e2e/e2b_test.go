@@ -509,9 +509,9 @@ func TestSandboxes_E2BsClientListsAddresses(t *testing.T) {
 	got := h.runClient(t, c, h.serveSandboxes(t), "e2b-network.mjs")
 	want := map[string]string{
 		"private":  "400: network.allowOut: \"192.168.1.1\" is not public",
-		"range":    "400: network.allowOut: \"0.0.0.0/1\" is not public, or not all of it",
+		"range":    "400: network.allowOut: \"0.0.0.0/1\" is not public, or only partly public",
 		"mapped":   "400: network.allowOut: \"::ffff:9.9.9.9\" is IPv4 in IPv6",
-		"bits":     "400: network.denyOut: \"9.9.9.9/24\" has bits behind its length",
+		"bits":     "400: network.denyOut: \"9.9.9.9/24\" has bits set beyond its prefix length",
 		"many":     "400: network.denyOut: has 4000 entries",
 		"nothing":  "400: network.allowOut: is a list where not everything is denied",
 		"replaced": "400: network.allowOut: is a list where not everything is denied",

@@ -85,7 +85,7 @@ func TestHostTest_GoesThroughTheWholeChain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if out := h.cli(t, "host", "check"); !strings.Contains(out, "holds no more: the template is another") {
+	if out := h.cli(t, "host", "check"); !strings.Contains(out, "no longer holds: the template is a different one") {
 		t.Errorf("with another template:\n%s", out)
 	}
 	_, events := h.exits(t, "job", "submit", "--wait", "--egress", "internet", "--", "true")

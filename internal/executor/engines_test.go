@@ -197,7 +197,7 @@ func TestEngines_SlotsOfAll(t *testing.T) {
 	f.await("why a job waits", func() bool { // of an engine that has slots of its own
 		return slices.ContainsFunc(f.engines, func(r *rig) bool {
 			j, err := r.Job(context.Background(), ids[11])
-			return err == nil && strings.Contains(j.Progress, "as MAX_JOBS_ALL says")
+			return err == nil && strings.Contains(j.Progress, "as MAX_JOBS_ALL allows")
 		})
 	})
 	close(until)

@@ -394,7 +394,7 @@ func TestNodes_AreShownAndCordoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := []job.NodeInfo{
-		{Name: "pve1", Status: job.NodeOnline, Spread: true, Cordoned: true, MemoryMB: 32 << 10, CommittedMB: 1 << 10, FreeMB: 32<<10 - 3276 - 1<<10, Templates: []string{"a", "a", "b"}, Unused: map[string]string{"a": "is the name of several there"}},
+		{Name: "pve1", Status: job.NodeOnline, Spread: true, Cordoned: true, MemoryMB: 32 << 10, CommittedMB: 1 << 10, FreeMB: 32<<10 - 3276 - 1<<10, Templates: []string{"a", "a", "b"}, Unused: map[string]string{"a": "is the name of several templates there"}},
 		{Name: "pve2", Status: job.NodeMaintenance, Spread: true, MemoryMB: 64 << 10, FreeMB: 64<<10 - 6553},
 		{Name: "pve3", Status: job.NodeOffline, Spread: true},
 	}

@@ -149,7 +149,7 @@ func TestFork_WhatCannotBeIsRefusedBefore(t *testing.T) {
 		"too many":        {spec: job.ForkSpec{Count: 33}, want: "count: is 33; give a number from 1 to 32"},
 		"none":            {spec: job.ForkSpec{Count: -1}, want: "count: is -1"},
 		"one name":        {spec: job.ForkSpec{Count: 2, Name: "x"}, want: "name: \"x\" would be the name of all 2; put %d into it"},
-		"a pattern":       {spec: job.ForkSpec{Name: "x-%s"}, want: "name: \"x-%s\" is no pattern for names; use %d once"},
+		"a pattern":       {spec: job.ForkSpec{Name: "x-%s"}, want: "name: \"x-%s\" is not a pattern for names; use %d once"},
 		"no host name":    {spec: job.ForkSpec{Name: "x_%d"}, want: "name: "},
 		"a name that is":  {spec: job.ForkSpec{Name: "dev"}, want: "name: VM already exists"},
 		"ttl":             {spec: job.ForkSpec{TTL: -5}, want: "ttl: "},

@@ -49,7 +49,7 @@ func TestSetVM_ChangesWhatItReaches(t *testing.T) {
 			{vm.Network{Egress: "moon"}, `network.egress: "moon" is unknown`},
 			{vm.Network{Egress: vm.EgressNone, Allow: []string{"a.example"}}, "network.allow: has no meaning with egress none; remove it, or set network.egress=allow"},
 			{vm.Network{Allow: []string{"10.0.0.1"}}, `network.allow: "10.0.0.1" is not public`},
-			{vm.Network{Egress: vm.EgressNone, IP: "dhcp"}, "network: cannot be changed in bridge"},
+			{vm.Network{Egress: vm.EgressNone, IP: "dhcp"}, "network: cannot have its bridge"},
 			{vm.Network{Allow: []string{"a.example"}, Deny: []string{"9.9.9.9"}}, "network.deny: "},
 		} {
 			if err := set(c.change); err == nil || !strings.Contains(err.Error(), c.want) {

@@ -109,7 +109,7 @@ func TestSave_Refuses(t *testing.T) {
 		}{
 			{context.Background(), "busy", "", "name", "is not a template's name"},
 			{context.Background(), "busy", "a b", "name", "is not a template's name"},
-			{context.Background(), "busy", "1234", "name", "what an ID looks like"},
+			{context.Background(), "busy", "1234", "name", "looks like an ID"},
 			{context.Background(), "busy", "Setup", "name", "lower-case"},
 			{context.Background(), "busy", "theirs", "name", "is called"},
 			{context.Background(), "busy", "setup", "vm", "a-job"},

@@ -379,7 +379,7 @@ func TestChecked_SaysWhatHoldsNoMore(t *testing.T) {
 	for want, now := range map[string]job.HostFacts{
 		"Proxmox VE was 9.1 and is 9.2":      {Node: "pve", Proxmox: "9.2", Storage: "lvmthin", Template: "sum"},
 		"the storage was lvmthin and is dir": {Node: "pve", Proxmox: "9.1", Storage: "dir", Template: "sum"},
-		"the template is another":            {Node: "pve", Proxmox: "9.1", Storage: "lvmthin", Template: "other"},
+		"the template is a different one":    {Node: "pve", Proxmox: "9.1", Storage: "lvmthin", Template: "other"},
 	} {
 		s.facts = now
 		if c := check(); c.Level != "warn" || !strings.Contains(c.Text, want) || c.Remedy == "" {

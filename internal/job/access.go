@@ -81,7 +81,7 @@ func (e *NarrowedError) Error() string {
 	if len(e.Has) > 0 {
 		has = "has only " + strings.Join(e.Has, ", ")
 	}
-	return fmt.Sprintf("not allowed: %s is of toolset %s, and this token %s; ask an admin for a token with it", e.What, strings.Join(e.Toolsets, " or "), has)
+	return fmt.Sprintf("not allowed: %s belongs to toolset %s, and this token %s; ask an admin for a token with it", e.What, strings.Join(e.Toolsets, " or "), has)
 }
 
 // Unwrap returns ErrNotAllowed.

@@ -200,19 +200,19 @@ func (s CredentialSpec) Validate() error {
 	front = strings.TrimSpace(front)
 	switch {
 	case s.HostKey != "" && (s.Header != "" || s.Env != ""):
-		add(field("host_key", "leave header and env out: it is a key for the repositories of jobs", "is given beside a header or a variable"))
+		add(field("host_key", "leave header and env out: it is a key for the repositories of jobs", "is given together with a header or a variable"))
 	case s.HostKey != "" && !fits(hostKey, s.HostKey, 4000):
 		add(field("host_key", "give what ssh-keyscan prints behind the host's name, as in 'ssh-ed25519 AAAA...'", "%.80q is not a public key", s.HostKey))
 	case s.HostKey != "":
 	case !fits(headerName, name, 100) || !fits(headerFront, front, 200):
-		add(field("header", "give a header's name and what stands in front of the value, as in 'Authorization: Bearer' or x-api-key", "%.80q is neither", s.Header))
+		add(field("header", "give a header's name and what precedes the value, as in 'Authorization: Bearer' or x-api-key", "%.80q is neither", s.Header))
 	case slices.Contains(framing, strings.ToLower(name)):
 		add(field("header", "give one that identifies the client, such as Authorization", "%s says where a request goes, or how it is read", name))
 	case front == "Basic":
-		add(field("header", "give the user as well, as in 'Authorization: Basic x-access-token'", "Basic needs a user, whose password the value is"))
+		add(field("header", "give the user as well, as in 'Authorization: Basic x-access-token'", "Basic needs a user; the value is that user's password"))
 	}
 	if s.Env != "" && (!fits(envName, s.Env, 200) || slices.Contains(reserved, s.Env)) {
-		add(field("env", "give a variable's name, as in GITHUB_TOKEN", "%.80q is not one that a task can have", s.Env))
+		add(field("env", "give a variable's name, as in GITHUB_TOKEN", "%.80q is not a variable that a task can have", s.Env))
 	}
 	if s.Secret != "" && !fits(envName, s.Secret, 200) {
 		add(field("secret", "use letters, digits and _, not starting with a digit", "%.80q is not a secret's name", s.Secret))
@@ -236,7 +236,7 @@ func (s CredentialSpec) CheckValue(text string) error {
 	case len(text) < 8 || len(text) > 8192:
 		return field("value", remedy, "is %d bytes", len(text))
 	case strings.ContainsFunc(text, func(r rune) bool { return r < ' ' || r > '~' }) || strings.TrimSpace(text) != text:
-		return field("value", remedy, "has a line break or another character that no header has, or a space at an end")
+		return field("value", remedy, "has a line break or another character that no header may contain, or a space at either end")
 	}
 	return nil
 }

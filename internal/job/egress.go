@@ -52,7 +52,7 @@ func EgressProblem(entry string) string {
 	}
 	problem := rangeProblem(at)
 	if problem == "" && !IsPublicRange(at) {
-		problem = "is not public, or not all of it: only public addresses can be allowed"
+		problem = "is not public, or only partly public: only public addresses can be allowed"
 	}
 	return problem
 }
@@ -64,7 +64,7 @@ func EgressDenyProblem(entry string) string {
 	case !is:
 		return "is neither an address nor a range: names cannot be denied"
 	case at.Bits() == 0:
-		return "is everything: use egress none"
+		return "covers all addresses: use egress none"
 	}
 	return rangeProblem(at)
 }
@@ -74,7 +74,7 @@ func rangeProblem(at netip.Prefix) string {
 	case at.Addr().Is4In6():
 		return "is IPv4 in IPv6: give " + at.Addr().Unmap().String() + ", or a range of IPv4"
 	case at != at.Masked():
-		return "has bits behind its length: the range is " + at.Masked().String()
+		return "has bits set beyond its prefix length: the range is " + at.Masked().String()
 	}
 	return ""
 }
@@ -90,9 +90,9 @@ func EgressNameProblem(name string) string {
 	case strings.Contains(name, "://") || strings.Contains(name, "/"):
 		return "is not a name: leave out scheme and path"
 	case strings.Contains(bare, "*"):
-		return "has a * elsewhere than in front, as in *.example.com"
+		return "may have a * only at the front, as in *.example.com"
 	case allDigits.MatchString(bare) || strings.Contains(bare, ":") && !strings.Contains(bare, "."):
-		return "is an address with a port, or no address"
+		return "is an address with a port, or not an address"
 	case strings.Contains(bare, ":"):
 		return "has a port: only 443 and 80 can be reached, whatever the name"
 	case len(bare) > 253 || !egressLabels.MatchString(bare) || slices.ContainsFunc(strings.Split(bare, "."), func(l string) bool { return len(l) > 63 }):

@@ -16,7 +16,7 @@ func TestNetwork_EgressNamesAreHostNamesAndNothingElse(t *testing.T) {
 		"*.com": "host name", "com": "host name", "localhost": "host name", "": "host name", "a..b": "host name", "-a.example": "host name",
 		"a.example.": "host name", "a_b.example": "host name", "a b.example": "host name", strings.Repeat("a", 64) + ".example": "host name",
 		"a.*.example": "a *", "*a.example": "a *", "*": "a *",
-		"1.2": "no address", "*.1.2": "no address", "1.1.1.0x1": "host name", "9.9.9.9:443": "has a port", "9.9.9.0/33": "scheme", "fe80::1%eth0": "no address",
+		"1.2": "not an address", "*.1.2": "not an address", "1.1.1.0x1": "host name", "9.9.9.9:443": "has a port", "9.9.9.0/33": "scheme", "fe80::1%eth0": "not an address",
 		"9.9.9.9": "", "9.9.9.0/24": "", "2620:FE::9": "", "2620:fe::/48": "", "10.0.0.1": "is not public", "::1": "is not public", "169.254.169.254/32": "is not public",
 		"0.0.0.0/0": "is not public", "8.0.0.0/5": "is not public", "::/0": "is not public", "2000::/3": "is not public",
 		"9.9.9.9/24": "the range is 9.9.9.0/24", "2620:fe::9/48": "the range is 2620:fe::/48", "::ffff:9.9.9.9": "give 9.9.9.9", "::ffff:10.0.0.1/128": "give 10.0.0.1", "9.9.9.0/-1": "scheme",

@@ -52,7 +52,7 @@ type Demand struct {
 }
 
 // ErrNoSlot says that all engines together run as many jobs as they may.
-var ErrNoSlot = errors.New("as many jobs run, on all engines together, as MAX_JOBS_ALL says")
+var ErrNoSlot = errors.New("all engines together already run as many jobs as MAX_JOBS_ALL allows")
 
 // Notice tells the engines that share a database what one of them changed. Notices may be lost.
 type Notice struct {

@@ -99,16 +99,16 @@ func (m Manifest) axes() (all []axis, bad []*FieldError) {
 		_, given := m.Env[variable]
 		switch {
 		case !fits(envName, name, 40):
-			bad = append(bad, field(at, form+"; a name has letters, digits and _", "%.80q is no name", name))
+			bad = append(bad, field(at, form+"; a name has letters, digits and _", "%.80q is not a name", name))
 		case seen[variable]:
-			bad = append(bad, field(at, "give all its values at once, divided by commas", "%q is there twice", name))
+			bad = append(bad, field(at, "give all its values at once, separated by commas", "%q is given twice", name))
 		case given:
-			bad = append(bad, field("manifest.env."+variable, "remove it, or call the matrix otherwise", "is set by manifest.matrix"))
+			bad = append(bad, field("manifest.env."+variable, "remove it, or give the matrix another name", "is set by manifest.matrix"))
 		}
 		seen[variable] = true
 		for j, v := range a.values {
 			if !fits(matrixValue, v, 64) {
-				bad = append(bad, field(at, form+"; values have at most 64 letters, digits, or any of _ + . - and do not begin with a dot", "%.80q is no value", v))
+				bad = append(bad, field(at, form+"; values have at most 64 letters, digits, or any of _ + . - and do not begin with a dot", "%.80q is not a value", v))
 			} else if slices.Contains(a.values[:j], v) {
 				bad = append(bad, field(at, "remove one of the two", "has %q twice", v))
 			}
@@ -126,7 +126,7 @@ func (m Manifest) axes() (all []axis, bad []*FieldError) {
 			}
 		}
 		if seen[matrixEnv+"SHARD"] {
-			bad = append(bad, field("manifest.shards", "call the matrix otherwise", "is given beside a matrix shard"))
+			bad = append(bad, field("manifest.shards", "give the matrix another name", "is given together with a matrix named shard"))
 		}
 		all, n = append(all, a), min(n*m.Shards, MaxChildren+1)
 	}
@@ -143,7 +143,7 @@ func (m Manifest) axes() (all []axis, bad []*FieldError) {
 func (m Manifest) forOne() (bad []*FieldError) {
 	for i, v := range m.Volumes {
 		if v.Mode != vm.MountRO {
-			bad = append(bad, field(fmt.Sprintf("manifest.volumes[%d]", i), "mount it ro, which any number of VMs may", "is written by one VM at a time, and the jobs of a matrix run beside each other"))
+			bad = append(bad, field(fmt.Sprintf("manifest.volumes[%d]", i), "mount it ro, as any number of VMs may", "can be written by only one VM at a time, and the jobs of a matrix run at the same time"))
 		}
 	}
 	if a, err := ParseAddresses(m.Network.IP); m.Network.IP != "" && err == nil && a.Fixed() && a.First == a.Last {
@@ -200,7 +200,7 @@ func (m *Manifest) choose(option, value string) error {
 		if at.CanInt() {
 			n, err := strconv.Atoi(value)
 			if err != nil {
-				return field("manifest.matrix", "give whole numbers", "%s is a number, and %q is none", option, value)
+				return field("manifest.matrix", "give whole numbers", "%s is a number, and %q is not", option, value)
 			}
 			at.SetInt(int64(n))
 			return nil

@@ -26,7 +26,7 @@ func (s ForkSpec) Names(of string) ([]string, error) {
 	case s.Count < 0 || s.Count > MostForks:
 		return nil, field("count", fmt.Sprintf("give a number from 1 to %d", MostForks), "is %d", s.Count)
 	case strings.Count(pattern, "%") != n || n > 1:
-		return nil, field("name", "use %d once, and no other %", "%q is no pattern for names", pattern)
+		return nil, field("name", "use %d once, and no other %", "%q is not a pattern for names", pattern)
 	case n == 0 && count > 1:
 		return nil, field("name", "put %d into it, for the number of each copy", "%q would be the name of all %d", pattern, count)
 	}

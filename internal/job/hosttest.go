@@ -33,7 +33,7 @@ func (f HostFacts) Differs(now HostFacts) string {
 		}
 	}
 	if f.Template != now.Template {
-		all = append(all, "the template is another")
+		all = append(all, "the template is a different one")
 	}
 	return strings.Join(all, ", ")
 }
@@ -139,9 +139,9 @@ func (t HostTest) Check() Check {
 	}
 	switch {
 	case t.Status == HostTestRunning:
-		c.Level, c.Text, c.Remedy = "ok", "a test of this host runs", ""
+		c.Level, c.Text, c.Remedy = "ok", "a test of this host is running", ""
 	case t.Outdated != "":
-		c.Text = fmt.Sprintf("the test of %s holds no more: %s", at, t.Outdated)
+		c.Text = fmt.Sprintf("the test of %s no longer holds: %s", at, t.Outdated)
 	case t.Status == HostTestPassed:
 		c.Level, c.Text, c.Remedy = "ok", fmt.Sprintf("passed on %s: %s%s", at, named(StepPassed), skipped), ""
 	default:

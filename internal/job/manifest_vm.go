@@ -29,9 +29,9 @@ func validateName(name string) []*FieldError {
 	switch {
 	case name == "":
 	case strings.Trim(name, "0123456789") == "" || len(name) == 36 && strings.Trim(name, "0123456789abcdefABCDEF-") == "": // it would be taken for the ID of another VM
-		return []*FieldError{field("manifest.vmName", "add a letter that no ID has", "%q is what an ID looks like", name)}
+		return []*FieldError{field("manifest.vmName", "add a letter that no ID has", "%q looks like an ID", name)}
 	case isPage(name):
-		return []*FieldError{field("manifest.vmName", "choose another", "%q is a page's name, beside those of the VMs", name)}
+		return []*FieldError{field("manifest.vmName", "choose another", "%q is taken by one of linus's own pages, next to those of the VMs", name)}
 	}
 	return nil
 }

@@ -101,7 +101,7 @@ func (n Node) Unused(nameOrID, newest string) string {
 	case at < 0:
 		return "not there"
 	case several:
-		return "is the name of several there"
+		return "is the name of several templates there"
 	case newest == "" || n.Templates[at].Build == newest:
 		return ""
 	case n.Templates[at].Build == "":

@@ -54,7 +54,7 @@ type PoolChange struct {
 // Of applies the change to a size. It returns a *FieldError if the size does not have the ETag Match.
 func (c PoolChange) Of(s PoolSize) (PoolSize, error) {
 	if c.Match != "" && c.Match != "*" && c.Match != s.ETag() {
-		return s, inState("If-Match", "read it again, and change what it is now", "the pool's size is another by now, with the ETag %s", s.ETag())
+		return s, inState("If-Match", "read it again, and change what it is now", "the pool's size has changed since, and its ETag is now %s", s.ETag())
 	}
 	c.each(&s, func(to *int, of **int) {
 		if *of != nil {
@@ -194,7 +194,7 @@ func (p Pool) Validate() error {
 	case !spec.DNSLabel.MatchString(p.Name) || strings.ToLower(p.Name) != p.Name:
 		bad = append(bad, field("pool.name", "use lower-case letters, digits and dashes, at most 63", "%q is not a pool's name", p.Name))
 	case isPage(p.Name):
-		bad = append(bad, field("pool.name", "choose another", "%q is a page's name, beside those of the pools", p.Name))
+		bad = append(bad, field("pool.name", "choose another", "%q is taken by one of linus's own pages, next to those of the pools", p.Name))
 	}
 	m := p.Maker()
 	m.Lifecycle = vm.Ephemeral

@@ -100,7 +100,7 @@ type Seen struct {
 
 // ErrDetach is the cause with which a context ends if its work continues without the engine: the
 // engine stops, the job does not.
-var ErrDetach = errors.New("the engine stops; work on the host goes on")
+var ErrDetach = errors.New("the engine is stopping; work on the host continues")
 
 // Provider creates and removes VMs on a hypervisor. Every method may be called again after an
 // interruption. Errors are *HostError if the host is at fault.

@@ -123,11 +123,11 @@ func IsCommit(ref string) bool { return gitHash.MatchString(ref) }
 func refProblem(name string) string {
 	bad := strings.ContainsFunc(name, func(c rune) bool { return c <= ' ' || c == 0x7f || strings.ContainsRune(`~^:?*[\`, c) })
 	if bad || len(name) > 200 || name == "@" || strings.HasPrefix(name, "-") || strings.HasSuffix(name, ".") || strings.Contains(name, "..") || strings.Contains(name, "@{") {
-		return fmt.Sprintf("%.200q is not a name that git takes", name)
+		return fmt.Sprintf("%.200q is not a name that git accepts", name)
 	}
 	for part := range strings.SplitSeq(name, "/") {
 		if part == "" || part[0] == '.' || strings.HasSuffix(part, ".lock") {
-			return fmt.Sprintf("%.200q is not a name that git takes", name)
+			return fmt.Sprintf("%.200q is not a name that git accepts", name)
 		}
 	}
 	return ""
@@ -148,7 +148,7 @@ func (m Manifest) validateRepository() []*FieldError {
 	case r.URL == "":
 		add("repository.url", "give one, as in https://github.com/acme/app", "is required")
 	case err != nil:
-		add("repository.url", "give https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH, and what it takes to log in as repository.credential", err.Error())
+		add("repository.url", "give https://HOST/PATH, ssh://USER@HOST/PATH or USER@HOST:PATH, and put the login into repository.credential", err.Error())
 	case at.SSH && r.Credential == "":
 		add("repository.credential", "name one with the host's key (linus credential add --host-key)", "is required for SSH")
 	}
@@ -191,7 +191,7 @@ func (s CredentialSpec) Reads(r Repository) error {
 		return fmt.Errorf("%q is for paths that begin with %s", s.Name, s.Path)
 	}
 	if at, err := (Repository{URL: r.LFSURL()}).Where(); r.LFS && err == nil && !s.covers(at.Path) {
-		return fmt.Errorf("%q is for paths that begin with %s, and its large files are at %s", s.Name, s.Path, at.Path)
+		return fmt.Errorf("%q is for paths that begin with %s, and the repository's large files are at %s", s.Name, s.Path, at.Path)
 	}
 	return nil
 }

@@ -104,7 +104,7 @@ func (l Listing) Check(q Query) error {
 		return field("status", "use one of: "+strings.Join(l.Statuses, ", "), "%.80q is unknown", q.Status)
 	}
 	if by := strings.TrimPrefix(q.Sort, "-"); q.Sort != "" && !slices.Contains(l.Sorts, by) {
-		return field("sort", "use one of: "+strings.Join(l.Sorts, ", ")+"; with - before it the other way round", "%.80q is not a field to sort by", q.Sort)
+		return field("sort", "use one of: "+strings.Join(l.Sorts, ", ")+"; with - in front, in reverse order", "%.80q is not a field to sort by", q.Sort)
 	}
 	return CheckLabels(q.Label)
 }
@@ -149,7 +149,7 @@ func span(n int, at func(int) Cells, q Query) (from, to int, next string, err er
 		text, err := base64.RawURLEncoding.DecodeString(q.Cursor)
 		number, last, cut := strings.Cut(string(text), ":")
 		if from, _ = strconv.Atoi(number); err != nil || !cut || from < 1 {
-			return 0, 0, "", field("cursor", "give next_cursor of the page before", "%.80q is no cursor of this list", q.Cursor)
+			return 0, 0, "", field("cursor", "give next_cursor of the previous page", "%.80q is not a cursor of this list", q.Cursor)
 		}
 		for i := range n {
 			if key(i) == last {

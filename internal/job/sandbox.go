@@ -36,7 +36,7 @@ func checkSandbox(s *vm.Sandbox) error {
 	case len(s.Metadata) > maxMetadata:
 		return field("metadata", fmt.Sprintf("give at most %d", maxMetadata), "are %d", len(s.Metadata))
 	case size > maxMetadataBytes:
-		return field("metadata", "keep what is large in a file of the sandbox", "are %d bytes, the limit is %d", size, maxMetadataBytes)
+		return field("metadata", "put large content into a file of the sandbox", "are %d bytes, the limit is %d", size, maxMetadataBytes)
 	case len(s.Env) > maxSandboxEnv:
 		return field("env", fmt.Sprintf("give at most %d", maxSandboxEnv), "are %d variables", len(s.Env))
 	}

@@ -30,7 +30,7 @@ func CheckTemplateName(name string) error {
 	case !fits(spec.DNSLabel, name, 63) || strings.ToLower(name) != name:
 		return field("name", "use lower-case letters, digits and dashes, at most 63", "%q is not a template's name", name)
 	case strings.Trim(name, "0123456789") == "":
-		return field("name", "add a letter that no ID has", "%q is what an ID looks like", name)
+		return field("name", "add a letter that no ID has", "%q looks like an ID", name)
 	}
 	return nil
 }

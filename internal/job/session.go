@@ -73,7 +73,7 @@ func (w Work) Check() error {
 		}
 	}
 	if u, err := url.Parse(w.URL); w.URL != "" && (err != nil || len(w.URL) > maxSessionURL || u.Host == "" || u.Scheme != "https" && u.Scheme != "http") {
-		return field("session.work.url", fmt.Sprintf("give one of http or https, at most %d bytes, or leave it out", maxSessionURL), "%.80q is no URL", w.URL)
+		return field("session.work.url", fmt.Sprintf("give one of http or https, at most %d bytes, or leave it out", maxSessionURL), "%.80q is not a URL", w.URL)
 	}
 	if err := sessionText("session.work.of", w.Of, false); err != nil {
 		return err

@@ -100,14 +100,14 @@ var verbs []*Verb
 // The table: a row for each method of Engine, with the types of its input and its result.
 var (
 	VerbSubmit   = verb[Submission, Job]("Submit", "submitJob", "Submit a job", "POST /v1/jobs{?wait_seconds}", ifKeyed, RoleRun, OfNew, "jobs exec").makes(Created, func(j Job) string { return "jobs/" + j.ID })
-	VerbPlan     = verb[Submission, []string]("Plan", "planJob", "Say what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm").readsHost()
+	VerbPlan     = verb[Submission, []string]("Plan", "planJob", "Show what creating a job's VM would do, one host command per item", "POST /v1/plan", always, RoleRun, OfNew, "jobs exec vm").readsHost()
 	VerbJob      = verb[jobRef, Job]("Job", "getJob", "Get a job", "GET /v1/jobs/{id}", always, RoleRead, OfJob, "jobs exec vm")
 	VerbManifest = verb[jobRef, Manifest]("Manifest", "getJobManifest", "Get a job's manifest, with the contents of its files", "GET /v1/jobs/{id}/manifest", always, RoleRead, OfJob, "jobs exec").heavy()
 	VerbResult   = verb[jobRef, Result]("Result", "getJobResult", "Get the outcome and output of a job that has ended", "GET /v1/jobs/{id}/result", always, RoleRead, OfJob, "jobs exec vm").heavy()
 	VerbCancel   = verb[jobRef, None]("Cancel", "cancelJob", "Cancel a job", "POST /v1/jobs/{id}/cancel", always, RoleRun, OfJob, "jobs").makes(Accepted, nil)
 	VerbKill     = verb[ToKill, Killed]("Kill", "killTask", "Send a job's task a signal that ends it", "POST /v1/jobs/{id}/kill", always, RoleRun, OfJob, "exec").key("result")
 	VerbList     = verb[Filter, Page]("List", "listJobs", "List jobs, newest first unless sorted otherwise", "GET /v1/jobs{?status,reason,client,text,label,queue,dispatcher,since,before,sort,limit,cursor,counts,principal,parent}", always, RoleRead, OfJobs, "jobs").paged(ListingOfJobs)
-	VerbCleanup  = verb[aged, int]("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than an age", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin").by(func(ctx context.Context, e Engine, in aged) (int, error) {
+	VerbCleanup  = verb[aged, int]("Cleanup", "deleteJobs", "Delete all jobs that ended longer ago than a given time", "DELETE /v1/jobs{?older_than_seconds}", always, RoleAdmin, OfAll, "admin").by(func(ctx context.Context, e Engine, in aged) (int, error) {
 		return e.Cleanup(ctx, time.Duration(in.OlderThan)*time.Second)
 	}).key("removed")
 	VerbDeleteJob = verb[jobRef, None]("DeleteJob", "deleteJob", "Delete one job that has ended, with its output and artifacts", "DELETE /v1/jobs/{id}", never, RoleAdmin, OfJob, "admin") // a repeated call would be ErrNotFound
@@ -115,8 +115,8 @@ var (
 	VerbWatch        = verb[Watching, WatchedJob]("Watch", "watchJob", "Get a job's events as they happen", "GET /v1/jobs/{id}/events{?after}", always, RoleRead, OfJob, "jobs exec vm")
 	VerbOutput       = verb[Stretch, Chunk]("Output", "getOutput", "Get a job's output as it was written", "GET /v1/jobs/{id}/output{?stream,offset,limit}", always, RoleRead, OfJob, "jobs exec")
 	VerbInput        = verb[input, None]("Input", "sendInput", "Send input to a task whose stdin is open", "POST /v1/jobs/{id}/input{?close}", never, RoleRun, OfJob, "exec") // it may have been delivered
-	VerbResize       = verb[resized, None]("Resize", "resizeTerminal", "Give a task's terminal another size", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec")
-	VerbOpenArtifact = verb[fileRef, Download]("OpenArtifact", "getArtifact", "Get a file that a job has left", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs")
+	VerbResize       = verb[resized, None]("Resize", "resizeTerminal", "Resize a task's terminal", "POST /v1/jobs/{id}/resize", always, RoleRun, OfJob, "exec")
+	VerbOpenArtifact = verb[fileRef, Download]("OpenArtifact", "getArtifact", "Get a file that was collected from a job", "GET /v1/jobs/{id}/artifacts/{path...}", always, RoleRead, OfJob, "jobs")
 
 	VerbCreateVM       = verb[Submission, VMInfo]("CreateVM", "createVM", "Create a VM that stays until it is destroyed", "POST /v1/vms", ifKeyed, RoleRun, OfNew, "vm").makes(Accepted, func(v VMInfo) string { return "vms/" + v.Job })
 	VerbVMs            = listed(verb[None, []VMInfo]("VMs", "listVMs", "List VMs: those that stay, those of jobs that have not ended, and those left alone", "GET /v1/vms", always, RoleRead, OfVMs, "vm").readsHost())
@@ -132,33 +132,33 @@ var (
 	VerbSnapshotVM     = verb[newSnapshot, VMInfo]("SnapshotVM", "createSnapshot", "Save a VM's disk under a name, and with memory what runs in it", "POST /v1/vms/{vm}/snapshots", never, RoleRun, OfVM, "vm").makes(Created, nil)
 	VerbRevertVM       = verb[snapshotRef, VMInfo]("RevertVM", "revertVM", "Revert a VM to a snapshot; what has changed since is lost", "POST /v1/vms/{vm}/snapshots/{snapshot}/revert", never, RoleRun, OfVM, "vm")
 	VerbListSnapshots  = verb[vmRef, []Snapshot]("ListSnapshots", "listSnapshots", "List a VM's snapshots, oldest first", "GET /v1/vms/{vm}/snapshots", always, RoleRead, OfVM, "vm").readsHost()
-	VerbDeleteSnapshot = verb[snapshotRef, VMInfo]("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm") // a repeated call would find none
-	VerbSaveVM         = verb[toSave, SavedTemplate]("SaveVM", "saveVM", "Make a template of a VM, of a copy or of the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm").makes(Created, nil)     // a repeated call would find the name taken
+	VerbDeleteSnapshot = verb[snapshotRef, VMInfo]("DeleteSnapshot", "deleteSnapshot", "Remove a snapshot of a VM; the VM stays as it is", "DELETE /v1/vms/{vm}/snapshots/{snapshot}", never, RoleRun, OfVM, "vm")    // a repeated call would find none
+	VerbSaveVM         = verb[toSave, SavedTemplate]("SaveVM", "saveVM", "Make a template from a VM: from a copy, or from the VM itself", "POST /v1/vms/{vm}/save", never, RoleAdmin, OfVM, "vm").makes(Created, nil) // a repeated call would find the name taken
 
 	VerbListFiles = verb[FileList, FilePage]("ListFiles", "listFiles", "List a directory of a VM, by name", "GET /v1/vms/{vm}/files{?path,cursor,limit}", always, RoleRun, OfFile, "files")
 	VerbReadFile  = verb[FileRange, FileChunk]("ReadFile", "readFile", "Read a regular file of a VM, or a part of it", "GET /v1/vms/{vm}/file{?path,offset,limit}", always, RoleRun, OfFile, "files")
-	VerbWriteFile = verb[FileWrite, FileWritten]("WriteFile", "writeFile", "Write a whole regular file of a VM, or leave it as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files")
-	VerbEditFile  = verb[FileEdit, FileEdited]("EditFile", "editFile", "Replace text in a regular file of a VM, or leave it as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files") // a repeated call would find nothing to replace
+	VerbWriteFile = verb[FileWrite, FileWritten]("WriteFile", "writeFile", "Write a whole regular file in a VM; if that fails, the old file stays as it was", "PUT /v1/vms/{vm}/file{?path,mode,parents,new}", always, RoleRun, OfFile, "files")
+	VerbEditFile  = verb[FileEdit, FileEdited]("EditFile", "editFile", "Replace text in a regular file of a VM; if that fails, the file stays as it was", "PATCH /v1/vms/{vm}/file{?path}", never, RoleRun, OfFile, "files") // a repeated call would find nothing to replace
 	VerbReadTree  = verb[FileRef, io.ReadCloser]("ReadTree", "readTree", "Get a directory of a VM, or a regular file, as a tar archive", "GET /v1/vms/{vm}/tree{?path}", always, RoleRun, OfFile, "files")
 	VerbWriteTree = verb[treeUpload, None]("WriteTree", "writeTree", "Unpack a tar archive in a directory of a VM", "PUT /v1/vms/{vm}/tree{?path}", never, RoleRun, OfFile, "files") // the archive can be read only once
 
-	VerbNetwork      = verb[NetworkQuery, NetworkReport]("Network", "checkNetwork", "Say where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm").readsHost()
-	VerbDialVM       = verb[portRef, Tunnel]("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback, as a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm")
-	VerbLoginVM      = verb[loginRef, Tunnel]("LoginVM", "loginVM", "Connect to a VM's SSH server, which lets a public key in for two minutes, as a WebSocket", "GET /v1/vms/{vm}/ssh{?key}", always, RoleRun, OfFile, "exec vm")
+	VerbNetwork      = verb[NetworkQuery, NetworkReport]("Network", "checkNetwork", "Show where a VM's packets may go, and try connections from inside it", "POST /v1/vms/{vm}/network", always, RoleRun, OfFile, "vm").readsHost()
+	VerbDialVM       = verb[portRef, Tunnel]("DialVM", "dialVM", "Connect to a TCP port of a VM's own loopback over a WebSocket", "GET /v1/vms/{vm}/ports/{port}", always, RoleRun, OfFile, "exec vm")
+	VerbLoginVM      = verb[loginRef, Tunnel]("LoginVM", "loginVM", "Connect to a VM's SSH server over a WebSocket; a public key is let in for two minutes", "GET /v1/vms/{vm}/ssh{?key}", always, RoleRun, OfFile, "exec vm")
 	VerbExposePort   = verb[PortSpec, ExposedPort]("ExposePort", "exposePort", "Give a port of a VM a URL of this server, which asks for a login", "POST /v1/vms/{vm}/ports", always, RoleRun, OfFile, "vm").makes(Created, nil)
 	VerbListPorts    = verb[vmRef, []ExposedPort]("ListPorts", "listPorts", "List the ports of a VM that have a URL, oldest first", "GET /v1/vms/{vm}/ports", always, RoleRead, OfFile, "vm")
-	VerbUnexposePort = verb[namedPort, ExposedPort]("UnexposePort", "unexposePort", "Take a port's URL away, and end what is open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm") // a repeated call would find none
+	VerbUnexposePort = verb[namedPort, ExposedPort]("UnexposePort", "unexposePort", "Remove a port's URL, and close the connections open there", "DELETE /v1/vms/{vm}/ports/{port}", never, RoleRun, OfFile, "vm") // a repeated call would find none
 
 	VerbPools      = listed(verb[None, []PoolInfo]("Pools", "listPools", "List pools, by name", "GET /v1/pools", always, RoleAdmin, OfAll, "admin"))
 	VerbPool       = verb[poolRef, PoolInfo]("Pool", "getPool", "Get a pool, with its members", "GET /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin")
 	VerbCreatePool = verb[Pool, PoolInfo]("CreatePool", "createPool", "Add a pool", "POST /v1/pools", never, RoleAdmin, OfAll, "admin").makes(Created, func(p PoolInfo) string { return "pools/" + p.Name }) // a repeated call would find it there
 	VerbResizePool = verb[PoolEdit, PoolInfo]("ResizePool", "resizePool", "Change how many members a pool keeps, and for how long", "PATCH /v1/pools/{pool}", always, RoleAdmin, OfAll, "admin")
-	VerbRemovePool = verb[poolRef, PoolInfo]("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it to their end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would be refused
+	VerbRemovePool = verb[poolRef, PoolInfo]("RemovePool", "removePool", "Remove a pool; jobs that have one of its VMs keep it until they end", "DELETE /v1/pools/{pool}", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would be refused
 
 	VerbVolumes      = listed(verb[None, []VolumeInfo]("Volumes", "listVolumes", "List volumes, by name", "GET /v1/volumes", always, RoleRead, OfVMs, "vm").readsHost())
 	VerbVolume       = verb[volumeRef, VolumeInfo]("Volume", "getVolume", "Get a volume, and which VMs have it", "GET /v1/volumes/{volume}", always, RoleRead, OfVolume, "vm").readsHost()
 	VerbCreateVolume = verb[VolumeSpec, VolumeInfo]("CreateVolume", "createVolume", "Create a disk that outlives the VMs it is attached to", "POST /v1/volumes", never, RoleRun, OfVolume, "vm").makes(Created, func(v VolumeInfo) string { return "volumes/" + v.Name }) // a repeated call would find it there
-	VerbRemoveVolume = verb[volumeRef, VolumeInfo]("RemoveVolume", "deleteVolume", "Remove a volume that no VM has, with all that is on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm")                                                               // a repeated call would find none
+	VerbRemoveVolume = verb[volumeRef, VolumeInfo]("RemoveVolume", "deleteVolume", "Remove a volume that is attached to no VM, with everything on it", "DELETE /v1/volumes/{volume}", never, RoleRun, OfVolume, "vm")                                                     // a repeated call would find none
 	VerbAttachVolume = verb[VolumeAttach, VolumeInfo]("AttachVolume", "attachVolume", "Mount a volume in a VM that stays", "POST /v1/volumes/{volume}/attach", always, RoleRun, OfVolume, "vm")
 	VerbDetachVolume = verb[attachedRef, VolumeInfo]("DetachVolume", "detachVolume", "Unmount a volume in a VM and detach it", "POST /v1/volumes/{volume}/detach", always, RoleRun, OfVolume, "vm")
 
@@ -169,18 +169,18 @@ var (
 
 	VerbEngines = listed(verb[None, []EngineInfo]("Engines", "listEngines", "List the engines that share the database, oldest first", "GET /v1/engines", always, RoleAdmin, OfAll, "admin"))
 
-	VerbDispatchers       = listed(verb[None, []Dispatcher]("Dispatchers", "listDispatchers", "List those who serve queues, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs"))
-	VerbReportDispatcher  = verb[Dispatcher, Dispatcher]("ReportDispatcher", "reportDispatcher", "Say how a dispatcher is, and learn whether it is to take no more work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, DispatchToolset)
-	VerbDrainDispatcher   = verb[dispatcherRef, None]("DrainDispatcher", "drainDispatcher", "Have the dispatchers of a name take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs").makes(Accepted, nil)
+	VerbDispatchers       = listed(verb[None, []Dispatcher]("Dispatchers", "listDispatchers", "List dispatchers, by queue and name", "GET /v1/dispatchers", always, RoleRead, OfQueues, "jobs"))
+	VerbReportDispatcher  = verb[Dispatcher, Dispatcher]("ReportDispatcher", "reportDispatcher", "Report a dispatcher's state; the answer says whether it must stop taking work", "PUT /v1/dispatchers/{name}", always, RoleRun, OfQueues, DispatchToolset)
+	VerbDrainDispatcher   = verb[dispatcherRef, None]("DrainDispatcher", "drainDispatcher", "Tell the dispatchers of a name to take no more work", "POST /v1/dispatchers/{name}/drain", always, RoleRun, OfQueues, "jobs").makes(Accepted, nil)
 	VerbUndrainDispatcher = verb[dispatcherRef, None]("UndrainDispatcher", "undrainDispatcher", "Let the dispatchers of a name take work again", "POST /v1/dispatchers/{name}/undrain", always, RoleRun, OfQueues, "jobs").makes(Accepted, nil)
 
 	VerbTokens      = listed(verb[None, []Token]("Tokens", "listTokens", "List tokens that were not revoked, by name", "GET /v1/tokens", always, RoleAdmin, OfAll, "admin"))
-	VerbCreateToken = verb[TokenSpec, NewToken]("CreateToken", "createToken", "Create a token; its text is in this response, and nowhere else afterwards", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin").makes(Created, nil) // its secret would be lost
+	VerbCreateToken = verb[TokenSpec, NewToken]("CreateToken", "createToken", "Create a token; its text is only ever in this response", "POST /v1/tokens", never, RoleAdmin, OfAll, "admin").makes(Created, nil) // its secret would be lost
 	VerbRevokeToken = verb[tokenRef, []Token]("RevokeToken", "revokeToken", "Revoke the token with an ID, or all tokens of a name", "DELETE /v1/tokens/{token}", never, RoleAdmin, OfAll, "admin")
 
 	VerbCredentials      = listed(verb[None, []Credential]("Credentials", "listCredentials", "List credentials, by name, without their values", "GET /v1/credentials", always, RoleAdmin, OfAll, "admin"))
-	VerbCreateCredential = verb[NewCredential, Credential]("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin").makes(Created, nil)     // a repeated call would find it there
-	VerbRemoveCredential = verb[credentialRef, Credential]("RemoveCredential", "deleteCredential", "Remove a credential; what was begun with it is cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin") // a repeated call would find none
+	VerbCreateCredential = verb[NewCredential, Credential]("CreateCredential", "createCredential", "Add a credential; its value is in no response", "POST /v1/credentials", never, RoleAdmin, OfAll, "admin").makes(Created, nil)      // a repeated call would find it there
+	VerbRemoveCredential = verb[credentialRef, Credential]("RemoveCredential", "deleteCredential", "Remove a credential; requests begun with it are cut off", "DELETE /v1/credentials/{credential}", never, RoleAdmin, OfAll, "admin") // a repeated call would find none
 
 	VerbSchedules      = listed(verb[None, []Schedule]("Schedules", "listSchedules", "List schedules, by name", "GET /v1/schedules", always, RoleRead, OfSchedule, "jobs"))
 	VerbSchedule       = verb[scheduleRef, Schedule]("Schedule", "getSchedule", "Get a schedule, with its last runs", "GET /v1/schedules/{schedule}", always, RoleRead, OfSchedule, "jobs")
@@ -189,15 +189,15 @@ var (
 	VerbRunSchedule    = verb[scheduleRef, Job]("RunSchedule", "runSchedule", "Submit the job of a schedule now", "POST /v1/schedules/{schedule}/run", never, RoleRun, OfSchedule, "jobs").makes(Created, func(j Job) string { return "jobs/" + j.ID }) // it would run twice
 	VerbRemoveSchedule = verb[scheduleRef, Schedule]("RemoveSchedule", "deleteSchedule", "Remove a schedule; its jobs stay", "DELETE /v1/schedules/{schedule}", never, RoleRun, OfSchedule, "jobs")                                                     // a repeated call would find none
 
-	VerbUsage = verb[UsageQuery, []Usage]("Usage", "getUsage", "Say what jobs and VMs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs")
+	VerbUsage = verb[UsageQuery, []Usage]("Usage", "getUsage", "Show what jobs and VMs have used", "GET /v1/usage{?by,since,principal}", always, RoleRead, OfJobs, "jobs")
 
 	VerbCheckHost      = verb[None, HostReport]("CheckHost", "checkHost", "Check whether the host can run jobs", "GET /v1/host", always, RoleRead, OfAll, "admin").readsHost()
-	VerbTestHost       = verb[HostTestSpec, HostTest]("TestHost", "testHost", "Test on the host all that VMs can do, in VMs that are gone afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would find it running
-	VerbHostTests      = listed(verb[None, []HostTest]("HostTests", "listHostTests", "List the tests of the host that run, and the last of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin"))
+	VerbTestHost       = verb[HostTestSpec, HostTest]("TestHost", "testHost", "Test everything VMs can do on the host, in VMs that are removed afterwards", "POST /v1/host/tests", never, RoleAdmin, OfAll, "admin").makes(Accepted, nil) // a repeated call would find it running
+	VerbHostTests      = listed(verb[None, []HostTest]("HostTests", "listHostTests", "List the running tests of the host, and the last one of each node", "GET /v1/host/tests", always, RoleAdmin, OfAll, "admin"))
 	VerbCancelHostTest = verb[hostTestRef, HostTest]("CancelHostTest", "cancelHostTest", "End a test of the host; everything it made is removed", "POST /v1/host/tests/{test}/cancel", always, RoleAdmin, OfAll, "admin").makes(Accepted, nil)
 	VerbNodes          = listed(verb[None, []NodeInfo]("Nodes", "listNodes", "List the nodes that VMs are created on, by name", "GET /v1/nodes", always, RoleAdmin, OfAll, "admin"))
 	VerbCordonNode     = verb[nodeRef, NodeInfo]("CordonNode", "cordonNode", "Keep new VMs off a node; existing ones stay", "POST /v1/nodes/{node}/cordon", always, RoleAdmin, OfAll, "admin")
-	VerbUncordonNode   = verb[nodeRef, NodeInfo]("UncordonNode", "uncordonNode", "Let new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin")
+	VerbUncordonNode   = verb[nodeRef, NodeInfo]("UncordonNode", "uncordonNode", "Allow new VMs on a node again", "POST /v1/nodes/{node}/uncordon", always, RoleAdmin, OfAll, "admin")
 )
 
 // None is the type of no input, or no result.

@@ -67,7 +67,7 @@ func Pinned(v vm.VM) error {
 		return nil
 	}
 	return field("manifest.secrets", "use a template whose guest agent responds ("+string(BuildTemplate)+" makes one), or run the job without secrets and credentials",
-		"VM %d (%s) gets none: its SSH host key was not read through the hypervisor, and whatever answers at %s would have them", v.ID, v.Name, v.IP)
+		"VM %d (%s) gets none: its SSH host key was not read through the hypervisor, so whatever answers at %s would receive them", v.ID, v.Name, v.IP)
 }
 
 // NotRunning returns a *FieldError if a VM that is shared does not run, according to the host.
@@ -80,7 +80,7 @@ func NotRunning(v vm.VM, status vm.Status) error {
 	case status == vm.Suspended:
 		return inState("vm", "resume it first: "+string(ResumeVM)+" "+v.Name, "%q (VM %d) is suspended", v.Name, v.ID)
 	}
-	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and not by us", v.Name, v.ID)
+	return inState("vm", "destroy it here too, and create it again", "%q (VM %d) is gone from the host, and linus did not remove it", v.Name, v.ID)
 }
 
 // ProxyPort returns the port of the VM's loopback where the proxy of a job with egress allow listens.
@@ -159,7 +159,7 @@ func (c VMChange) NetworkOf(n vm.Network, d Defaults) vm.Network {
 // checkNetwork returns an error if no VM's network can be changed to n.
 func checkNetwork(n vm.Network) error {
 	if !n.Equal(vm.Network{}.Reaching(n)) {
-		return field("network", "give egress, allow and deny alone", "cannot be changed in bridge, vlan, ip and gateway")
+		return field("network", "give only egress, allow and deny", "cannot have its bridge, vlan, ip or gateway changed")
 	}
 	invalid, _ := errors.AsType[*InvalidError](Manifest{Lifecycle: vm.Persistent, Network: n}.Validate())
 	if invalid == nil {
@@ -188,7 +188,7 @@ func (c VMChange) Check() error {
 		return err
 	}
 	if c.KeptOf != "" && (c.TTL == nil || *c.TTL == 0) {
-		return field("kept_of", "give ttl, too", "is of a VM that is kept for a time")
+		return field("kept_of", "give ttl, too", "applies only to a VM that is kept for a time")
 	}
 	if c.Network != nil {
 		if err := checkNetwork(*c.Network); err != nil {

@@ -66,7 +66,7 @@ func (a VolumeAttach) Check() error {
 
 func checkMount(at string, m vm.Mount) (bad []*FieldError) {
 	if m.Path != path.Clean(m.Path) || !path.IsAbs(m.Path) || m.Path == "/" || len(m.Path) > maxMountPath || !utf8.ValidString(m.Path) || strings.ContainsFunc(m.Path, func(r rune) bool { return r < ' ' || r == 0x7f }) {
-		bad = append(bad, field(at+"path", "give an absolute directory other than /, written out, as in /srv/cache", "%.80q cannot be mounted at", m.Path))
+		bad = append(bad, field(at+"path", "give an absolute directory other than /, in its shortest form, as in /srv/cache", "%.80q cannot be a mount point", m.Path))
 	}
 	if f := OneOf(at+"mode", m.Mode, false, vm.MountRW, vm.MountRO); f != nil {
 		bad = append(bad, f)

@@ -38,7 +38,7 @@ func WebhookURLProblem(text string) string {
 	case len(text) > maxNotifyURL:
 		return "is longer than 2000 bytes"
 	case err != nil || u.Hostname() == "" || u.Scheme != "https" && u.Scheme != "http":
-		return "is no URL of https or http"
+		return "is not a URL of https or http"
 	case u.User != nil || u.Fragment != "" || strings.ContainsAny(text, " \t\r\n"):
 		return "has a user, a fragment or a blank in it"
 	}

@@ -138,7 +138,7 @@ func TestRefusals_NameWhatIsNeeded(t *testing.T) {
 	if got := call(job.Principal{Name: "a", Role: job.RoleRun}, "cleanup_completed_jobs"); !strings.Contains(got, "cleanup_completed_jobs needs role admin, and this token has role run") {
 		t.Errorf("beyond the role: %s", got)
 	}
-	if got := call(job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"jobs"}}, "kill_job"); !strings.Contains(got, "kill_job is of toolset exec, and this token has only jobs") {
+	if got := call(job.Principal{Name: "a", Role: job.RoleRun, Toolsets: []string{"jobs"}}, "kill_job"); !strings.Contains(got, "kill_job belongs to toolset exec, and this token has only jobs") {
 		t.Errorf("beyond the toolsets: %s", got)
 	}
 	ctx, c := as(t, job.Principal{Name: "a", Role: job.RoleRead, Toolsets: []string{"exec"}})
@@ -149,7 +149,7 @@ func TestRefusals_NameWhatIsNeeded(t *testing.T) {
 	}
 	var read mcp.ReadResourceRequest
 	read.Params.URI = resourcePrefix + knownID + "/result"
-	if _, err := c.ReadResource(ctx, read); err == nil || !strings.Contains(err.Error(), "get_job_result is of toolset jobs") {
+	if _, err := c.ReadResource(ctx, read); err == nil || !strings.Contains(err.Error(), "get_job_result belongs to toolset jobs") {
 		t.Errorf("resource: %v", err)
 	}
 }
