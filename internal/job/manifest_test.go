@@ -137,7 +137,7 @@ func TestDecodeManifest_Rules(t *testing.T) {
 		{"claude's model for codex", object{"agentType": "codex", "agent": object{"claudeModel": "sonnet"}}, "manifest.agent.claudeModel", "no meaning for agentType codex"},
 		{"agent's model for a script", object{"agent": object{"model": "sonnet"}}, "manifest.agent.model", "no meaning for agentType script"},
 		{"agent's model like an option", object{"agentType": "codex", "agent": object{"model": "-c"}}, "manifest.agent.model", "not a model name"},
-		{"two models", object{"agentType": "claude", "agent": object{"claudeModel": "a", "model": "b"}}, "manifest.agent.claudeModel", "beside model"},
+		{"two models", object{"agentType": "claude", "agent": object{"claudeModel": "a", "model": "b"}}, "manifest.agent.claudeModel", "together with model"},
 		{"model for a script", object{"agent": object{"claudeModel": "sonnet"}}, "manifest.agent.claudeModel", "no meaning for agentType script"},
 
 		{"file", files(object{"path": "/root/a b'\"$.txt", "content": "aGk=", "mode": "0755"}), "", ""},
