@@ -91,5 +91,5 @@ func (n Network) Behind() string {
 	if !n.Limited() {
 		return ""
 	}
-	return "its network rules (egress " + string(n.Mode()) + ") stay as long as its notes have a word linus-egress=: take it out of them to lift these"
+	return "its network rules (egress " + string(n.Mode()) + ") stay as long as its notes contain a word linus-egress=: remove that word to lift them"
 }
