@@ -71,9 +71,9 @@ type Config struct {
 	E2BDomain      string `envconfig:"E2B_DOMAIN" of:"process" desc:"Domain (sandboxes.example, or with a port) whose host names lead to E2B_ADDR: ports of sandboxes are at PORT-ID.DOMAIN, for whoever has the sandbox's token. Empty: they have no names."`
 	E2BPublicPorts string `envconfig:"E2B_PUBLIC_PORTS" of:"process" default:"false" desc:"Which sandboxes have ports that need no token: none (false), those created with network.allowPublicTraffic (true), or all that are not created with allowPublicTraffic: false, as E2B's (all)."`
 
-	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by those between it and its root, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
+	HTTPTLSCert   string `envconfig:"HTTP_TLS_CERT" of:"process" kind:"path" desc:"PEM file with this server's certificate, followed by any intermediate certificates, for HTTPS at HTTP_ADDR. Read again when it changes. Empty: plain HTTP."`
 	HTTPTLSKey    string `envconfig:"HTTP_TLS_KEY" of:"process" kind:"path" desc:"PEM file with the key of HTTP_TLS_CERT, which only its owner and group can read."`
-	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" of:"process" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may show, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
+	OAuthIssuer   string `envconfig:"OAUTH_ISSUER" of:"process" desc:"URL of the OAuth authorization server (https://id.example/realms/team) whose access tokens HTTP clients may present, as JWTs with the scopes linus:read, linus:run or linus:admin. Needs OAUTH_AUDIENCE. Empty: none."`
 	OAuthAudience string `envconfig:"OAUTH_AUDIENCE" of:"process" desc:"URL of this server as its clients reach it, https://HOST:PORT/mcp or https://HOST:PORT: what these tokens must be for (aud)."`
 	OAuthCAFile   string `envconfig:"OAUTH_CA_FILE" of:"process" kind:"path" desc:"PEM file with the CA certificates accepted for OAUTH_ISSUER. Empty: the system's."`
 
@@ -90,7 +90,7 @@ type Config struct {
 	WebhookSecret Secret `envconfig:"WEBHOOK_SECRET" desc:"Key that signs these messages and those that jobs ask for (notify), as Standard Webhooks describes: whsec_ and base64, or any text of 16 to 512 bytes. Empty: there are no messages."`
 	WebhookLink   string `envconfig:"WEBHOOK_LINK" desc:"URL of the web page as its readers reach it, for the link in these messages. Empty: no link."`
 
-	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms also have, separated by commas: team, cost-center. Of each, the first 50 values are kept apart. Empty: none."`
+	MetricLabels string `envconfig:"METRIC_LABELS" desc:"Keys of labels, at most 5, that the metrics linus_jobs_ended_total and linus_vms also have, separated by commas: team, cost-center. Of each, the first 50 values are counted separately. Empty: none."`
 
 	MCPToolsets           string `envconfig:"MCP_TOOLSETS" of:"process" desc:"Toolsets that MCP clients get, separated by spaces or commas: jobs, exec, vm, files, admin. Empty: all."`
 	MCPReadOnly           bool   `envconfig:"MCP_READ_ONLY" of:"process" default:"false" desc:"true: MCP clients get only the tools that change nothing."`
@@ -108,7 +108,7 @@ type Config struct {
 	MaxJobs            int      `envconfig:"MAX_JOBS" default:"8" min:"1" max:"1000" desc:"Jobs that may hold a VM at the same time, and VMs that are made at the same time because somebody asks for one; others wait."`
 	MaxJobsAll         int      `envconfig:"MAX_JOBS_ALL" default:"0" min:"0" max:"100000" desc:"Jobs that may hold a VM at the same time on all engines that share a PostgreSQL database together. 0: no limit."`
 	MaxVMsPerNode      int      `envconfig:"MAX_VMS_PER_NODE" default:"0" min:"0" max:"10000" desc:"VMs of linus that one node may have at the same time if PROXMOX_NODES is set. 0: no limit."`
-	Checkpoints        string   `envconfig:"CHECKPOINTS" default:"tested" desc:"Whether checkpoints, from which VMs continue instead of booting, are made automatically: off, auto (of a template and size that is asked for a second time), always (the first time) or tested (auto on nodes where linus host test has restored VMs of the template, else off). Those there are, are used."`
+	Checkpoints        string   `envconfig:"CHECKPOINTS" default:"tested" desc:"Whether checkpoints, from which VMs continue instead of booting, are made automatically: off, auto (of a template and size that is asked for a second time), always (the first time) or tested (auto on nodes where linus host test has restored VMs of the template, else off). Existing ones are used in any case."`
 	CheckpointDisk     string   `envconfig:"CHECKPOINT_DISK" default:"20G" desc:"Disk that the memory of all checkpoints may take on the hosts, as in 20G; the one that was used least recently goes first."`
 	MaxSnapshots       int      `envconfig:"MAX_SNAPSHOTS" default:"10" min:"0" max:"1000" desc:"Snapshots that one VM may have. 0: any number."`
 	MaxOutputSize      ByteSize `envconfig:"MAX_OUTPUT_SIZE" default:"10MB" desc:"Bytes kept of each of a task's stdout and stderr, 1KB to 1GB; of longer output the head and tail are kept."`
@@ -141,7 +141,7 @@ type Config struct {
 	RetentionDays int `envconfig:"RETENTION_DAYS" default:"30" min:"0" max:"3650" desc:"Days after which a finished job and its output are deleted. 0: never."`
 
 	StateDir     string `envconfig:"LINUS_STATE_DIR" of:"process" kind:"path" desc:"Directory for the database, outputs, keys and log. Empty: linus in $XDG_STATE_HOME or ~/.local/state."`
-	StateReserve int    `envconfig:"LINUS_STATE_RESERVE" default:"512" min:"0" max:"1000000" desc:"MiB of the state directory's file system that stay free for jobs that run: below, no job is accepted. 0: none. With LINUS_DATABASE_URL not looked at."`
+	StateReserve int    `envconfig:"LINUS_STATE_RESERVE" default:"512" min:"0" max:"1000000" desc:"MiB of the state directory's file system kept free for running jobs: below that, no job is accepted. 0: none. Ignored with LINUS_DATABASE_URL."`
 	// DatabaseURL may contain a password.
 	DatabaseURL Secret `envconfig:"LINUS_DATABASE_URL" desc:"PostgreSQL database (postgres://USER:PASSWORD@HOST:5432/DATABASE) for jobs, their output and artifacts, which several engines can share. Options such as sslmode and passfile are as in PostgreSQL's own URLs. Empty: SQLite and files in LINUS_STATE_DIR."`
 
