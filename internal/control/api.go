@@ -55,7 +55,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		allow := strings.Join(those, ", ")
 		mux.HandleFunc(APIPrefix+path, func(w http.ResponseWriter, r *http.Request) { // any other method
 			w.Header().Set("Allow", allow)
-			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s has no %s, but %s", r.URL.Path, r.Method, allow))
+			Refuse(w, http.StatusMethodNotAllowed, codeNoMethod, fmt.Sprintf("%s does not take %s, only %s", r.URL.Path, r.Method, allow))
 		})
 	}
 	mux.HandleFunc("GET "+APIPrefix+"/v1/openapi.json", func(w http.ResponseWriter, _ *http.Request) {
@@ -63,7 +63,7 @@ func API(e job.Engine, o APIOptions) http.Handler {
 		_, _ = w.Write(openapi)
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, r *http.Request) {
-		Refuse(w, http.StatusNotFound, codeNoRoute, fmt.Sprintf("%s %s is no operation of this API; GET %s/v1/openapi.json describes them", r.Method, r.URL.Path, APIPrefix))
+		Refuse(w, http.StatusNotFound, codeNoRoute, fmt.Sprintf("%s %s is not an operation of this API; GET %s/v1/openapi.json describes them", r.Method, r.URL.Path, APIPrefix))
 	})
 	return identified(mux, o.Log)
 }

@@ -105,7 +105,7 @@ func TestAPI_RefusesWhatIsNotIts(t *testing.T) {
 		{"stopping the process", "POST", "/api/v1/stop", "", 404, `"no_route"`},
 		{"draining the process", "POST", "/api/v1/drain", "", 404, `"no_route"`},
 		{"replacing the process", "POST", "/api/v1/yield", "", 404, `"no_route"`},
-		{"another method", "PUT", "/api/v1/jobs/x", "", 405, "has no PUT, but GET, DELETE"},
+		{"another method", "PUT", "/api/v1/jobs/x", "", 405, "does not take PUT, only GET, DELETE"},
 		{"another version", "GET", "/api/v2/jobs", "", 404, `"no_route"`},
 		{"a token in the URL", "GET", "/api/v1/jobs?token=abc", "", 400, "replace this one"},
 		{"an unknown field", "POST", "/api/v1/jobs", `{"manifests":{}}`, 400, "manifests"},

@@ -57,7 +57,7 @@ func sendBody(w http.ResponseWriter, r *http.Request, out reflect.Value, body *v
 		}
 		if len(data) == 0 {
 			h.Set("Content-Range", "bytes */"+size)
-			Refuse(w, http.StatusRequestedRangeNotSatisfiable, codeInvalid, "nothing is there, or not yet, from the first byte of the range on")
+			Refuse(w, http.StatusRequestedRangeNotSatisfiable, codeInvalid, "there is nothing, or nothing yet, from the first byte of the range on")
 			return
 		}
 		code = http.StatusPartialContent
@@ -88,7 +88,7 @@ func (s shape) ranged(r *http.Request, in reflect.Value) error {
 	if text == "" || body == nil {
 		return nil
 	}
-	wrong := &job.FieldError{Field: "Range", Problem: fmt.Sprintf("%.80q is not one range of bytes", text), Remedy: "give one such as bytes=0-1023, bytes=1024- or bytes=-1024"}
+	wrong := &job.FieldError{Field: "Range", Problem: fmt.Sprintf("%.80q is not a single range of bytes", text), Remedy: "give one such as bytes=0-1023, bytes=1024- or bytes=-1024"}
 	list, ok := strings.CutPrefix(text, "bytes=")
 	first, last, dash := strings.Cut(list, "-")
 	if !ok || !dash || r.URL.Query().Has("offset") || r.URL.Query().Has("limit") {

@@ -215,7 +215,7 @@ func readFailure(resp *http.Response) error {
 	case !known && bytes.Contains(data, []byte("HTTP request to an HTTPS server")): // net/http's text
 		return errors.New("what answers there speaks https: write the server's URL with https://")
 	case !known:
-		return fmt.Errorf("the engine returned %s: %.200s; is it another version? restart it: linus serve --stop", resp.Status, data)
+		return fmt.Errorf("the engine returned %s: %.200s; is it a different version? restart it: linus serve --stop", resp.Status, data)
 	}
 	return decodeError(answer)
 }

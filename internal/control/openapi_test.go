@@ -143,25 +143,25 @@ var more = map[string]string{
 	"cancelJob":      "The outcome is decided when the response comes; the VM is destroyed after that.",
 	"killTask":       "The result is killed, already_terminated or not_found.",
 	"listJobs":       "A page of a search may have fewer jobs than asked for, even none, though others follow: it looks at a bounded number of them.",
-	"watchJob":       "Waits up to 50 seconds for events after the given number, and returns them with the job; none if there were none, or the job is done. With Accept: text/event-stream each event is sent as it happens, with its number as id, and the job at the end as the event end; a client that was cut off goes on with Last-Event-ID.",
-	"getOutput":      "Of a task that runs, what is there by now: Linus-Next-Offset is where to go on, and Linus-Complete says whether more can come. A Range takes the place of offset and limit. With Accept: text/event-stream each piece is sent as it comes, as JSON with text, and base64 besides where it is not UTF-8.",
+	"watchJob":       "Waits up to 50 seconds for events after the given number, and returns them with the job; none if there were none, or the job is done. With Accept: text/event-stream each event is sent as it happens, with its number as id, and the job at the end as the event end; a client that was cut off continues with Last-Event-ID.",
+	"getOutput":      "For a running task, what there is so far: Linus-Next-Offset is where to continue, and Linus-Complete says whether more can come. A Range takes the place of offset and limit. With Accept: text/event-stream each piece is sent as it comes, as JSON with text, and base64 besides where it is not UTF-8.",
 	"sendInput":      "The body is the input, at most 4 MiB. With close the input ends after it.",
 	"getArtifact":    "Ranges and If-None-Match work; the ETag is the file's SHA-256.",
 	"createVM":       "The VM is stored, and made after that. The response is what stands for the job that makes it, whose events say how far it is. A key used before returns the first VM, if that was asked for with the same manifest.",
-	"startVM":        "A VM that runs is no error.",
-	"stopVM":         "No job may run in it. A VM that is stopped is no error.",
+	"startVM":        "A VM that is already running is not an error.",
+	"stopVM":         "No job may run in it. A VM that is already stopped is not an error.",
 	"destroyVM":      "No job may run in it. It is decided when the response comes; the engine tries until the VM is gone.",
-	"revertVM":       "With a snapshot of its memory it goes on as it was then; otherwise it is started.",
-	"updateVM":       "What is left out stays. The time without use begins anew. A VM that is suspended as it was idle stays so until its next use resumes it. The VM of a pool goes with its job, and has no such time.",
-	"listFiles":      "Of anything but a directory, that itself.",
-	"readFile":       "At most 4 MiB at a time. Linus-Next-Offset is where to go on, and Linus-End says whether the file ends there. A Range takes the place of offset and limit.",
+	"revertVM":       "With a snapshot of its memory it continues as it was then; otherwise it is started.",
+	"updateVM":       "What is left out stays. The time without use starts over. A VM that is suspended because it was idle stays so until its next use resumes it. The VM of a pool is destroyed with its job, and has no such time.",
+	"listFiles":      "For anything but a directory, the entry itself.",
+	"readFile":       "At most 4 MiB at a time. Linus-Next-Offset is where to continue, and Linus-End says whether the file ends there. A Range takes the place of offset and limit.",
 	"writeFile":      "The body is the content, at most 10 MiB. A file that exists keeps its owner, and its mode unless one is given; a symbolic link stays one, and what it points to is written. With new, a file that exists is left as it is, and an error.",
 	"editFile":       "The old text must be there, and exactly once unless all is set.",
 	"readTree":       "The trailer Linus-Error is empty unless the archive is not complete.",
 	"checkNetwork":   "The rules are as the VM's node has them. For connections the VM must run.",
 	"resizePool":     "What is left out stays. With If-Match it is changed only if its size is still the one of that ETag. Sizes 0 drain it. One that has stopped tries again.",
 	"removePool":     "Its idle VMs are destroyed.",
-	"revokeToken":    "Within 5 seconds no engine takes it any more, and what it had open is closed.",
+	"revokeToken":    "Within 5 seconds no engine accepts it any more, and its open connections are closed.",
 	"deleteJob":      "A job whose VM is still there, or that has not ended, stays: that is a conflict.",
 }
 
@@ -216,8 +216,8 @@ func tagOf(s shape) string { return strings.Split(s.path, "/")[2] }
 
 var tagAbout = map[string]string{
 	"jobs": "Jobs, their events, output and artifacts", "plan": "What would be done",
-	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others go on", "volumes": "Disks that outlive VMs", "engines": "The engines of this installation", "dispatchers": "Who serves queues of others",
-	"tokens": "Who may do what", "credentials": "What VMs may use and not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs and VMs have used", "schedules": "Jobs at given times", "info": "This server",
+	"vms": "VMs, their files, snapshots and network", "pools": "VMs that are kept ready", "checkpoints": "VMs from whose memory others continue", "volumes": "Disks that outlive VMs", "engines": "The engines of this installation", "dispatchers": "The dispatchers that serve external queues",
+	"tokens": "Who may do what", "credentials": "What VMs may use but not read", "host": "The Proxmox VE host", "nodes": "The nodes of its cluster", "usage": "What jobs and VMs have used", "schedules": "Jobs at given times", "info": "This server",
 }
 
 // shapes are those of the API's rows.
@@ -280,7 +280,7 @@ func (d *describer) operation(s shape) object {
 	case job.Created:
 		code, response["description"] = "201", "Made."
 	case job.Accepted:
-		code, response["description"] = "202", "Decided; it goes on."
+		code, response["description"] = "202", "Decided; the work continues."
 	}
 	headers := object{}
 	if s.At != nil {

@@ -94,7 +94,7 @@ func ConnectRemote(ctx context.Context, r Remote) (*Conn, error) {
 	if err := c.call(ctx, shapeOf(infoVerb), job.None{}, &c.info); err != nil {
 		c.Close()
 		if errors.Is(err, http.ErrSchemeMismatch) {
-			err = fmt.Errorf("what answers there speaks http and not https: set HTTP_TLS_CERT on the server, or take its address through an SSH tunnel, as http://127.0.0.1:PORT (%w)", err)
+			err = fmt.Errorf("what answers there speaks http and not https: set HTTP_TLS_CERT on the server, or reach it through an SSH tunnel, as http://127.0.0.1:PORT (%w)", err)
 		}
 		return nil, fmt.Errorf("connect to %s: %w", base, err)
 	}
@@ -108,7 +108,7 @@ func checkURL(text string) (string, error) {
 	case err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.User != nil || u.RawQuery != "" || u.Fragment != "":
 		return "", fmt.Errorf("%q is not the URL of a server; write it as https://linus.example:8766", text)
 	case u.Scheme == "http" && !job.IsLoopback(u.Hostname()):
-		return "", fmt.Errorf("%s is not encrypted, and the token would be read on the way; use https:// (HTTP_TLS_CERT on the server), or an SSH tunnel to this machine's loopback", text)
+		return "", fmt.Errorf("%s is not encrypted, so the token could be read on the way; use https:// (HTTP_TLS_CERT on the server), or an SSH tunnel to this machine's loopback", text)
 	}
 	// linus serve prints the URL for MCP clients, which belongs to the same server.
 	return strings.TrimRight(strings.TrimSuffix(strings.TrimRight(u.String(), "/"), "/mcp"), "/"), nil

@@ -71,11 +71,11 @@ func do(ctx context.Context, v *job.Verb, e job.Engine, in any) (any, error) {
 
 // Operations that have the form of a verb, but are not verbs of the engine.
 var (
-	artifactsVerb = like[jobRef, leftFiles]("Artifacts", "listArtifacts", "List the files that a job has left, and those that were not kept", "GET /v1/jobs/{id}/artifacts", true)
-	terminalVerb  = like[terminalRef, job.Tunnel]("Terminal", "openTerminal", "Open a task's terminal, as a WebSocket", "GET /v1/jobs/{id}/terminal{?offset}", true) // until it is open, nothing has happened
+	artifactsVerb = like[jobRef, leftFiles]("Artifacts", "listArtifacts", "List the files that were collected from a job, and those that were not kept", "GET /v1/jobs/{id}/artifacts", true)
+	terminalVerb  = like[terminalRef, job.Tunnel]("Terminal", "openTerminal", "Open a task's terminal over a WebSocket", "GET /v1/jobs/{id}/terminal{?offset}", true) // until it is open, nothing has happened
 
 	// Calls to the process that an engine runs in.
-	infoVerb  = like[job.None, Info]("Info", "getInfo", "Get the engine's version, and whom it takes the caller for", "GET /v1/info", true)
+	infoVerb  = like[job.None, Info]("Info", "getInfo", "Get the engine's version, and who it takes the caller to be", "GET /v1/info", true)
 	stopVerb  = like[job.None, job.None]("Stop", "stopEngine", "Stop the engine", "POST /v1/stop", true)
 	drainVerb = like[job.None, job.None]("Drain", "drainEngine", "Stop the engine once its jobs have ended", "POST /v1/drain", true)
 	yieldVerb = like[job.None, yielded]("Yield", "yieldEngine", "Stop the engine unless somebody needs it", "POST /v1/yield", false)

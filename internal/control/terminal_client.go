@@ -56,7 +56,7 @@ func (t *Terminal) connect(ctx context.Context) error {
 	}
 	first, err := readNews(ctx, ws)
 	if err == nil && (first.State == nil || first.Input == nil) {
-		err = errors.New("a terminal begins without its state; is the server another version?")
+		err = errors.New("the terminal's stream does not begin with its state; is the server a different version?")
 	}
 	if err != nil {
 		_ = ws.CloseNow()
@@ -240,7 +240,7 @@ func (t *Terminal) write(ctx context.Context, kind websocket.MessageType, data [
 func readNews(ctx context.Context, ws *websocket.Conn) (TerminalNews, error) {
 	kind, data, err := ws.Read(ctx)
 	if err == nil && kind != websocket.MessageText {
-		err = errors.New("a terminal begins with output; is the server another version?")
+		err = errors.New("the terminal's stream begins with output; is the server a different version?")
 	}
 	if err != nil {
 		return TerminalNews{}, err
