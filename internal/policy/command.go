@@ -43,7 +43,7 @@ func isHarmless(words []string) bool {
 
 // script judges the commands of a task, or of a job's own command.
 func (f *findings) script(text string) {
-	const remedy = "write commands whose words are literal, in pipes and lists (; && ||), with special characters in quotes, or have a wider ALLOWED_COMMANDS"
+	const remedy = "write commands whose words are literal, in pipes and lists (; && ||), with special characters in quotes, or have ALLOWED_COMMANDS widened"
 	commands, problem := readScript(text)
 	for _, c := range commands {
 		refuse := func(format string, args ...any) {

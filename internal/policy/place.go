@@ -36,7 +36,7 @@ func (p *Policy) misplaced(cwd, file string) string {
 	case path.IsAbs(clean) && !below("/tmp") && !below(cwd):
 		return "is neither below /tmp nor below the task's cwd"
 	case hasSpecial(clean):
-		return "contains a name that shells and programs look for of their own accord: one that starts with a dot, or bin or sbin"
+		return "contains a name that shells and programs look for by themselves: one that starts with a dot, or bin or sbin"
 	}
 	return ""
 }
@@ -49,7 +49,7 @@ func (p *Policy) CheckFile(file string, tree bool) error {
 	}
 	problem := p.misplaced("", file)
 	if tree {
-		problem = "gets files under any name"
+		problem = "would receive files under any name"
 	}
 	if problem == "" {
 		return nil

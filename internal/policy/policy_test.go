@@ -68,7 +68,7 @@ func TestCheck_RefusesWhatNoRuleCovers(t *testing.T) {
 		{"continued name", "r\\\nm x", `matches rm`},
 		{"a program that runs another", "timeout 5 git log", "matches timeout"},
 		{"a shell", "bash -c 'git log'", "matches bash"},
-		{"subshell", "(git log)", "line 1: a parenthesis cannot be judged: with ALLOWED_COMMANDS a script has literal commands only; write commands whose words are literal"},
+		{"subshell", "(git log)", "line 1: a parenthesis cannot be judged: with ALLOWED_COMMANDS a script may contain only literal commands; write commands whose words are literal"},
 		{"group", "{ git log; }", "a brace cannot be judged"},
 		{"negated", "! git log", "! cannot be judged"},
 		{"timed", "time git log", "time cannot be judged"},

@@ -71,7 +71,7 @@ func readScript(text string) (commands []command, problem string) {
 
 // more returns the problem of a script that has more than literal commands.
 func more(line int, what string) string {
-	return fmt.Sprintf("line %d: %s cannot be judged: with ALLOWED_COMMANDS a script has literal commands only", line, what)
+	return fmt.Sprintf("line %d: %s cannot be judged: with ALLOWED_COMMANDS a script may contain only literal commands", line, what)
 }
 
 func isEnd(c byte) bool { return strings.IndexByte("\n;&|", c) >= 0 }
