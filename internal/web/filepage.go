@@ -313,14 +313,14 @@ func (p *pages) upload(w http.ResponseWriter, r *http.Request, uploads []upload)
 		case errors.As(err, &field) && field.Field == "new" && len(u.data) <= left:
 			kept, left = append(kept, u), left-len(u.data)
 		case errors.As(err, &field) && field.Field == "new":
-			problems = append(problems, shownName(u.name)+": there is such a file, which was left as it is. To replace it, choose it again and tick Replace.")
+			problems = append(problems, shownName(u.name)+": that file exists, and was left as it is. To replace it, choose it again and tick Replace.")
 		case errors.As(err, &field):
 			problems = append(problems, shownName(u.name)+": "+words.In(fieldText(field)))
 		case err != nil && i == 0:
 			p.failed(w, r, err)
 			return
 		case err != nil:
-			problems = append(problems, fmt.Sprintf("%s and what follows it were not uploaded: %s", shownName(u.name), words.In(err.Error())))
+			problems = append(problems, fmt.Sprintf("%s and the files after it were not uploaded: %s", shownName(u.name), words.In(err.Error())))
 		}
 		if err != nil && field == nil {
 			break

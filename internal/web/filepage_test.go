@@ -411,7 +411,7 @@ func TestFiles_UploadAsksBeforeItReplaces(t *testing.T) {
 	e.change(func() { e.files["<b>\xff"], e.files["large"] = "old", "old" })
 	large := strings.Repeat("x", 9<<20)
 	resp, text := send(part{"files", "a\r\n\x00\xff", "<b>\xff"}, part{"files", "new", "fresh"}, part{"files", large, "large"})
-	if resp.StatusCode != http.StatusConflict || !strings.Contains(text, `id="replace-now"`) || !strings.Contains(text, "large: there is such a file") || strings.Contains(text, "<b>") {
+	if resp.StatusCode != http.StatusConflict || !strings.Contains(text, `id="replace-now"`) || !strings.Contains(text, "large: that file exists") || strings.Contains(text, "<b>") {
 		t.Fatalf("%+v %.3000s", resp, text)
 	}
 	if e.files["<b>\xff"] != "old" || e.files["large"] != "old" || e.files["fresh"] != "new" {

@@ -118,7 +118,7 @@ func (p *pages) live(s section) http.HandlerFunc {
 				p.failed(w, r, err)
 				return
 			case r.Context().Err() == nil:
-				p.Log.Debug("stream of a page ends", "path", r.URL.Path, "err", err)
+				p.Log.Debug("stream of a page ended", "path", r.URL.Path, "err", err)
 				return
 			default:
 				return

@@ -44,7 +44,7 @@ type pages struct {
 func newPages(o Options) *pages {
 	ended, err := readLogouts(o.Logouts)
 	if err != nil {
-		o.Log.Error("all sessions are ended: everybody has to log in again", "err", err)
+		o.Log.Error("all sessions have ended: everybody has to log in again", "err", err)
 	}
 	p := &pages{Options: o, sessions: newSessions(o, ended), static: staticHash(), views: map[string]*template.Template{}}
 	functions := template.FuncMap{
@@ -146,7 +146,7 @@ func (p *pages) routes(r *mux.Router) {
 		Columns: []string{"Template", "Nodes"},
 	}, templates, func(row []any) []any { return row }))
 	get("/checkpoints", listing(p, job.VerbCheckpoints, listView{
-		Section: "checkpoints", Heading: "Checkpoints", About: "Memories of booted VMs: a VM of such a template and size continues from one instead of booting.", Help: "templates", Command: "linus template checkpoint build",
+		Section: "checkpoints", Heading: "Checkpoints", About: "The saved memory of booted VMs: a VM of the same template and size continues from it instead of booting.", Help: "templates", Command: "linus template checkpoint build",
 		Columns: []string{"Checkpoint", "Template", "Size", "Node", "Status", "Memory", "Uses", "Last used"},
 	}, job.Engine.Checkpoints, checkpointRow))
 	get("/volumes", listing(p, job.VerbVolumes, listView{
@@ -154,16 +154,16 @@ func (p *pages) routes(r *mux.Router) {
 		Columns: []string{"Volume", "Size", "Node", "Status", "Used by", "Owner", "Created"},
 	}, job.Engine.Volumes, volumeRow))
 	get("/queues", listing(p, job.VerbDispatchers, listView{
-		Section: "queues", Heading: "Queues", About: "Dispatchers serve queues of others with a VM for each piece of work.", Help: "dispatch", Command: "linus dispatch",
+		Section: "queues", Heading: "Queues", About: "Dispatchers serve external queues, with a VM for each piece of work.", Help: "dispatch", Command: "linus dispatch",
 		Columns: []string{"Queue", "Dispatcher", "Status", "Sessions", "Waiting", "The oldest since", "Failed", "Owner", "Heard of"},
 	}, job.Engine.Dispatchers, queueRow))
 	get("/credentials", listing(p, job.VerbCredentials, listView{
-		Section: "credentials", Heading: "Credentials", About: "What jobs may use and never have: their values are not shown.", Help: "credentials", Command: "linus credential add",
+		Section: "credentials", Heading: "Credentials", About: "Keys that jobs may use but never hold; their values are not shown.", Help: "credentials", Command: "linus credential add",
 		Columns: []string{"Credential", "For", "As", "Variable", "Secret", "Created", "By"},
 	}, job.Engine.Credentials, credentialRow))
 
 	get("/schedules", listing(p, job.VerbSchedules, listView{
-		Section: "schedules", Heading: "Schedules", About: "What submits jobs at given times.", Help: "operate", Command: "linus schedule add",
+		Section: "schedules", Heading: "Schedules", About: "Schedules submit jobs at given times.", Help: "operate", Command: "linus schedule add",
 		Columns: []string{"Schedule", "Times", "Zone", "State", "Next", "Last", "Its job", "Task", "Owner"},
 	}, job.Engine.Schedules, scheduleRow))
 	get("/usage", p.loggedIn(p.forThoseWhoMay(job.VerbUsage, p.usage)))

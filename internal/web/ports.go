@@ -275,7 +275,7 @@ func (a *api) enter(w http.ResponseWriter, r *http.Request, v portRequest) {
 			return
 		}
 	}
-	v.fail(w, http.StatusForbidden, "This login cannot be used, or not again: open "+v.origin+"/")
+	v.fail(w, http.StatusForbidden, "This login link is not valid, or was used already: open "+v.origin+"/")
 }
 
 func (v portRequest) setCookie(w http.ResponseWriter, name, value string, age time.Duration) {

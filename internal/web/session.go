@@ -342,12 +342,12 @@ func (p *pages) logout(w http.ResponseWriter, r *http.Request) {
 	if who := p.viewer(r).Who; who.Login != "" && p.Issuer != nil {
 		to += "?left"
 		if err := p.Issuer.End(r.Context(), who.Token); err != nil {
-			p.Log.Error("the token of a login stays until it expires; its session is ended", "token", who.Token, "err", err)
+			p.Log.Error("the token of a login could not be removed and stays until it expires; its session has ended", "token", who.Token, "err", err)
 		}
 	}
 	cookie, err := p.sessions.end(r)
 	if err != nil {
-		p.Log.Error("the end of a session is known to this process only", "err", err)
+		p.Log.Error("the end of a session could not be saved; only this process knows it", "err", err)
 	}
 	http.SetCookie(w, cookie)
 	http.Redirect(w, r, to, http.StatusSeeOther)

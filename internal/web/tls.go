@@ -55,7 +55,7 @@ func (c *Certificate) get() *tls.Certificate {
 	defer c.mu.Unlock()
 	switch changed, err := c.refresh(); {
 	case err != nil:
-		c.log.Warn("the changed TLS certificate is not used, the one before is", "cert", c.files[0], "key", c.files[1], "err", err)
+		c.log.Warn("the changed TLS certificate cannot be used; the previous one stays in use", "cert", c.files[0], "key", c.files[1], "err", err)
 	case changed:
 		c.log.Info("TLS certificate replaced", "cert", c.files[0], "expires", c.current.Leaf.NotAfter)
 	}
@@ -90,7 +90,7 @@ func (c *Certificate) refresh() (changed bool, err error) {
 	}
 	pair, err := tls.LoadX509KeyPair(c.files[0], c.files[1])
 	if err != nil {
-		return false, fmt.Errorf("the TLS certificate %s and key %s are no pair: %w", c.files[0], c.files[1], err)
+		return false, fmt.Errorf("the TLS certificate %s and key %s do not match: %w", c.files[0], c.files[1], err)
 	}
 	c.current = &pair
 	return true, nil

@@ -121,12 +121,12 @@ func TestTLS_TakesAChangedCertificate(t *testing.T) {
 	is("one.example")
 	k.write(k.cert, two.Cert) // and not yet its key
 	is("one.example")
-	warned(1, "are no pair")
+	warned(1, "do not match")
 	k.write(k.key, two.Key)
 	is("two.example")
 	k.write(k.cert, []byte("nonsense"))
 	is("two.example")
-	warned(2, "are no pair")
+	warned(2, "do not match")
 	if err := os.Remove(k.key); err != nil {
 		t.Fatal(err)
 	}

@@ -32,8 +32,8 @@ func (p *pages) usage(w http.ResponseWriter, r *http.Request) {
 	}
 	v := listView{
 		viewer: p.viewer(r), Section: "usage", Heading: "Usage", Help: "operate",
-		About:   fmt.Sprintf("What jobs have used: VMs from when they left the queue to their end; and VMs that stay while they run. Of %d days unless since= says otherwise.", job.UsageDays),
-		Columns: []string{cmp.Or(strings.TrimPrefix(q.By, job.UsageLabel), "Of"), "Jobs", "VM hours", "CPU hours", "GiB hours", "Wait, half at most", "Wait, 95 % at most", "Failed"},
+		About:   fmt.Sprintf("What jobs have used: their VMs from leaving the queue to the end, and VMs that stay, while they run. Of the last %d days unless since= says otherwise.", job.UsageDays),
+		Columns: []string{cmp.Or(strings.TrimPrefix(q.By, job.UsageLabel), "Of"), "Jobs", "VM hours", "CPU hours", "GiB hours", "Wait, median", "Wait, 95th percentile", "Failed"},
 	}
 	for _, by := range append([]string{""}, job.UsageKinds...) {
 		asked.Set("by", by)

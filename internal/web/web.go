@@ -440,7 +440,7 @@ func (a *api) hook(w http.ResponseWriter, r *http.Request) {
 		to = a.Hooks(mux.Vars(r)["dispatcher"])
 	}
 	if to == nil {
-		fail(w, http.StatusNotFound, "Not found: no dispatcher of that name hears events here")
+		fail(w, http.StatusNotFound, "Not found: no dispatcher of that name receives events here")
 		return
 	}
 	leave, ok := a.pages.asking.Enter(":hooks", maxEvents) // no principal has that name

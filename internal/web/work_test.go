@@ -134,7 +134,7 @@ func TestHelp_IsSearched(t *testing.T) {
 	if got := found("<b>nosuchword"); len(got) > 0 {
 		t.Errorf("found %v", got)
 	}
-	if code, text := v.get("/help?q=" + url.QueryEscape("<b>nosuchword")); code != http.StatusOK || !strings.Contains(text, "No document has") {
+	if code, text := v.get("/help?q=" + url.QueryEscape("<b>nosuchword")); code != http.StatusOK || !strings.Contains(text, "No document contains") {
 		t.Errorf("%d %s", code, text)
 	}
 }
@@ -260,7 +260,7 @@ func TestLines_HaveAddressesAndASearch(t *testing.T) {
 	for path, wants := range map[string][]string{
 		at:                                     {`<li id="L1"><a href="` + strings.ReplaceAll("/jobs/"+id+"/lines?from=1&stream=stdout", "&", "&amp;") + `#L1"`, "<span>line 1 &lt;b&gt;red</span>", `id="L1000"`, "from=1001&amp;stream=stdout\" rel=\"next\""},
 		at + "&from=2001":                      {`id="L2001"`, `<li id="L2501">`, "<span>Straße no end</span>", "from=1001&amp;stream=stdout\" rel=\"prev\""},
-		at + "&text=STRASS":                    {"No line has this text."},
+		at + "&text=STRASS":                    {"No line contains this text."},
 		at + "&text=LINE+2001+<":               {`<li id="L2001"><a href="/jobs/` + id + `/lines?from=2001&amp;stream=stdout#L2001"`, `value="LINE 2001 &lt;"`},
 		at + "&text=red":                       {"give more of the text"},
 		"/jobs/" + id + "/lines?stream=stderr": {"cannot find"},
