@@ -25,7 +25,7 @@ type executeInput struct {
 	Resources  vm.Resources      `json:"resources,omitzero" bare:"true" jsonschema_description:"New VM: e.g. 2G."`
 	Network    executeNetwork    `json:"network,omitzero" jsonschema_description:"New VM: what it reaches."`
 	Persistent bool              `json:"persistent,omitempty" is:"lifecycle" jsonschema_description:"New VM: stays until destroy_vm."`
-	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
+	Wait       *int              `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end."`
 }
 
 // executeNetwork is the part of a job's network that can be chosen for a command's VM.

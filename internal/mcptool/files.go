@@ -102,7 +102,7 @@ func readLines(ctx context.Context, e job.Engine, at job.FileRange, first, most 
 	x.end = file.last.End
 	x.more = x.more || !x.end
 	if !x.end && x.lines == 0 {
-		return nil, file.last, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("line %d is further than %d bytes", first, scanBytes), Remedy: "give byte_offset instead, or use sed in the VM"}
+		return nil, file.last, &job.FieldError{Field: "offset", Problem: fmt.Sprintf("line %d is more than %d bytes into the file", first, scanBytes), Remedy: "give byte_offset instead, or use sed in the VM"}
 	}
 	return x, file.last, nil
 }
@@ -217,7 +217,7 @@ type readFileInput struct {
 func (in readFileInput) check(bad *faults) {
 	in.fileArg.check(bad)
 	if in.Encoding == base64Encoding && (in.Offset != nil || in.Limit != nil) {
-		bad.add("encoding", "base64 knows no lines", "give byte_offset instead of offset and limit")
+		bad.add("encoding", "base64 has no lines", "give byte_offset instead of offset and limit")
 	}
 }
 

@@ -108,7 +108,7 @@ func TestReadFile(t *testing.T) {
 		{name: "another encoding", args: map[string]any{"path": "/latin"}, says: "not text in UTF-8"},
 		{name: "missing", args: map[string]any{"path": "/none"}, says: "does not exist"},
 		{name: "no path", args: map[string]any{"path": ""}, says: "path: is required"},
-		{name: "lines of base64", args: map[string]any{"path": "/three", "encoding": "base64", "limit": 3}, says: "base64 knows no lines"},
+		{name: "lines of base64", args: map[string]any{"path": "/three", "encoding": "base64", "limit": 3}, says: "base64 has no lines"},
 		{name: "too many", args: map[string]any{"path": "/three", "limit": 2001}, says: "limit: 2001 is out of range"},
 	} {
 		for _, piece := range []int64{0, 7} {

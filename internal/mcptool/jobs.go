@@ -24,7 +24,7 @@ import (
 type submitInput struct {
 	Manifest       job.Manifest `json:"manifest" jsonschema_description:"What to run and in which VM. More of each field: resource linus://manifest."`
 	IdempotencyKey string       `json:"idempotency_key,omitempty" jsonschema_description:"Any text: submitting again with it returns the first job."`
-	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
+	Wait           *int         `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end."`
 }
 
 // whole returns the arguments with a manifest, even if its fields are beside the other arguments.
@@ -74,7 +74,7 @@ func (o Options) submitJob() server.ServerTool {
 type statusInput struct {
 	jobArg
 
-	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
+	Wait *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end."`
 }
 
 type statusOutput struct {
@@ -172,7 +172,7 @@ const (
 type resultInput struct {
 	jobArg
 
-	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait so long for the end."`
+	Wait     *int `json:"wait_seconds,omitempty" jsonschema:"minimum=0,maximum=45" jsonschema_description:"Wait this long for the end."`
 	MaxBytes *int `json:"max_bytes,omitempty" jsonschema:"minimum=1,maximum=1048576" jsonschema_description:"Of each of output and stderr; default 16384. Of longer ones head and tail."`
 }
 

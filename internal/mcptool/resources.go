@@ -60,7 +60,7 @@ func resources(e job.Engine, has having) []server.ServerResource {
 		},
 	}, {
 		Resource: mcp.NewResource(manifestURI, "manifest", mcp.WithResourceTitle("A job's manifest"), mcp.WithMIMEType("application/schema+json"),
-			mcp.WithResourceDescription("The schema of submit_job's manifest, with all that is to be known of each field.")),
+			mcp.WithResourceDescription("The schema of submit_job's manifest, with all there is to know about each field.")),
 		Handler: func(ctx context.Context, _ mcp.ReadResourceRequest) ([]mcp.ResourceContents, error) {
 			if err := refusalOfAny(ctx, resourceTools()[manifestURI]); err != nil {
 				return nil, err

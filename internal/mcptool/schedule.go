@@ -50,7 +50,7 @@ const mostRuns = 5
 
 func (o Options) schedule() server.ServerTool {
 	return defineCall("schedule", "Schedules",
-		"List, add or remove schedules. Each submits a job at given times, as who has added it. A removed one's jobs stay.",
+		"List, add or remove schedules. Each submits a job at given times, as its creator. A removed one's jobs stay.",
 		hints{destructive: true, openWorld: true},
 		func(ctx context.Context, in scheduleInput, c call) (scheduleOutput, error) {
 			var all []job.Schedule

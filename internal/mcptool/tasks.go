@@ -67,7 +67,7 @@ func (s jobTasks) Update(ctx context.Context, id string, _ mcp.InputResponses) e
 func (s jobTasks) Cancel(ctx context.Context, id string) error {
 	_, err := s.find(ctx, id)
 	if err == nil && s.DisableDestructive {
-		err = errors.New("clients of this server end nothing (MCP_DISABLE_DESTRUCTIVE): wait until the task is over")
+		err = errors.New("clients of this server cannot end anything (MCP_DISABLE_DESTRUCTIVE): wait until the task is over")
 	}
 	if err != nil {
 		return err
