@@ -55,7 +55,7 @@ func (a *app) diffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff ID",
 		Short: "Show what a job has changed in its repository",
-		Long: "Writes the job's artifact repository.patch to stdout: what differs from what the task has found, committed or not, as\n" +
+		Long: "Writes the job's artifact repository.patch to stdout: what differs from what the task started with, committed or not, as\n" +
 			"git apply takes it. A terminal gets only text, unless --raw. Its commits are in repository.bundle: git fetch FILE HEAD.",
 		Example: "  linus job diff ID | less\n  linus job diff ID --stat\n  linus job diff ID | git apply",
 		Args:    oneArg("the job's ID"),
@@ -141,8 +141,8 @@ func (a *app) artifactsGetCommand() *cobra.Command {
 		Use:   "get ID [PATH...]",
 		Short: "Fetch a job's artifacts",
 		Long: "Fetches all of the job's artifacts, or those at the given paths (a directory includes everything below it), into --dir,\n" +
-			"keeping paths and modes, and checks each against its sha256. An existing file is not replaced, nor is one written that is run\n" +
-			"where it lies (.envrc, .bashrc, .vscode; linus help guarantees), unless --force or it is named alone; .git never is.\n" +
+			"keeping paths and modes, and checks each against its sha256. An existing file is not replaced, nor is one written that programs\n" +
+			"run in place (.envrc, .bashrc, .vscode; linus help guarantees), unless --force or it is named alone; .git never is.\n" +
 			"What was left out, and why, is reported on stderr; it is an error if nothing the manifest asks for was collected.",
 		Example: "  linus job artifacts get ID --dir out\n  linus job artifacts get ID report.xml --force",
 		Args: func(cmd *cobra.Command, args []string) error {

@@ -78,7 +78,7 @@ func statusWord(c job.CheckpointInfo) string {
 
 func (a *app) checkpointListCommand() *cobra.Command {
 	const header = "NAME\tTEMPLATE\tSIZE\tNODE\tSTATUS\tMEMORY\tUSES\tLAST USED"
-	cmd := &cobra.Command{Short: "List the checkpoints: of what, how large, and how often used"}
+	cmd := &cobra.Command{Short: "List the checkpoints: their templates, sizes, and how often they were used"}
 	return listing(a, cmd, "checkpoints", job.Engine.Checkpoints, "no checkpoints; linus template checkpoint build makes one", header, func(c job.CheckpointInfo) string {
 		return fmt.Sprintf("%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s", c.Name, oneLine(c.Template, 63), machineText(c.Resources), orDash(c.Node), statusWord(c), memoryText(c), c.Uses, orDash(local(c.UsedAt)))
 	})
@@ -94,7 +94,7 @@ func memoryText(c job.CheckpointInfo) string {
 func (a *app) checkpointShowCommand() *cobra.Command {
 	return a.completeCheckpoints(&cobra.Command{
 		Use:   "show NAME|ID",
-		Short: "Show a checkpoint: of what it was made, and what became of it",
+		Short: "Show a checkpoint: what it was made from, and its state",
 		Args:  oneArg("the checkpoint's name or ID"),
 		RunE: a.reading(func(ctx context.Context, e job.Engine, args []string) error {
 			return saying(a, checkpointText)(e.Checkpoint(ctx, args[0]))

@@ -23,7 +23,7 @@ func (a *app) configCommand() *cobra.Command {
 			return err
 		}
 		if c.Server != "" {
-			a.note("these are the settings of this machine; those of the engine of %s are shown on its own", c.Server)
+			a.note("these are the settings of this machine; those of the engine of %s are shown on its own machine", c.Server)
 		}
 		values := c.Values()
 		if given {

@@ -28,7 +28,7 @@ func (a *app) vmCopyCommand() *cobra.Command {
 		Short: "Copy files and directories to or from a VM",
 		Long: "Copies through the engine: into a VM directories recursively and symbolic links as what they point to; out of it links inside a\n" +
 			"copied directory stay links. Dangling links, sockets, pipes and devices are not copied; each is reported.\n" +
-			"Out of a VM nothing is replaced here, and of a directory nothing is written that is run where it lies (.envrc, .bashrc,\n" +
+			"Out of a VM nothing is replaced here, and of a directory nothing is written that programs run in place (.envrc, .bashrc,\n" +
 			".vscode), unless --force; .git never is: fetch from the VM with git.\n" +
 			"A path in a VM is NAME:PATH, with the VM's name or ID, or the ID of a job that runs in it; a PATH without a leading /\n" +
 			"is relative to its user's home. Write a local file with a colon in its name as ./NAME.\n" +
@@ -53,7 +53,7 @@ func (a *app) vmCopyCommand() *cobra.Command {
 			})(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVar(&force, "force", false, "out of a VM: replace existing files, and write what is run where it lies")
+	cmd.Flags().BoolVar(&force, "force", false, "out of a VM: replace existing files, and write those that programs run in place")
 	cmd.Flags().BoolVar(&show, "print", false, "show an scp command that does it instead")
 	return a.completePaths(cmd)
 }

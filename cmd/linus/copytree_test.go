@@ -291,7 +291,7 @@ func TestCopyThrough_NamesWhatAKilledOneHasLeft(t *testing.T) {
 		}
 		var said bytes.Buffer
 		err := (&app{stderr: &said}).copyThrough(t.Context(), &treeVM{archive: archive}, copying{vm: "dev", sources: []string{"/."}, target: target}, false)
-		if err != nil || strings.Count(said.String(), "half a file") != 1 || !strings.Contains(said.String(), "t/d/"+part+" is") {
+		if err != nil || strings.Count(said.String(), "a partial file") != 1 || !strings.Contains(said.String(), "t/d/"+part+" is") {
 			t.Errorf("%v; said %q", err, &said)
 		}
 	}

@@ -20,9 +20,9 @@ func (a *app) credentialAddCommand() *cobra.Command {
 	var n job.NewCredential
 	cmd := &cobra.Command{
 		Use:   "add NAME --host HOST",
-		Short: "Add a credential that VMs use and never have; its value is read from stdin",
+		Short: "Add a credential that VMs use but never have; its value is read from stdin",
 		Long: "Jobs that name it (credentials in the manifest, --credential) send their requests to HOST through the engine, which adds\n" +
-			"the header there. The VM has a placeholder, which is worth nothing. The value is read from stdin and kept by the\n" +
+			"the header there. The VM has a placeholder, which is worthless. The value is read from stdin and kept by the\n" +
 			"engine in a file of its state directory, mode 0600; or it is the secret that --secret names, read at each use.\n" +
 			"What is promised, and what is not: linus help credentials.",
 		Example: "  linus credential add github --host api.github.com --path /repos/acme/ --env GITHUB_TOKEN <token.txt\n" +
@@ -61,7 +61,7 @@ func (a *app) credentialAddCommand() *cobra.Command {
 	flags.StringVar(&n.Host, "host", "", "the host it is for, as in api.github.com or git.example:8443; only over HTTPS, or SSH with --host-key")
 	flags.StringVar(&n.Path, "path", "", "what a request's path has to begin with, as in /repos/acme/ (default: any)")
 	flags.StringVar(&n.HostKey, "host-key", "", "the host's public key, as in 'ssh-ed25519 AAAA...': the value is a private key for SSH, for the repositories of jobs")
-	flags.StringVar(&n.Header, "header", "Authorization: Bearer", "the header, and what stands in front of the value; 'Authorization: Basic USER' for a password")
+	flags.StringVar(&n.Header, "header", "Authorization: Bearer", "the header, and what precedes the value; 'Authorization: Basic USER' for a password")
 	flags.StringVar(&n.Env, "env", "", "variable in which the task finds a placeholder, for programs that ask for one, as in GITHUB_TOKEN")
 	flags.StringVar(&n.Secret, "secret", "", "name of a configured secret that is the value, instead of stdin")
 	_ = cmd.MarkFlagRequired("host")
@@ -80,7 +80,7 @@ func (a *app) credentialListCommand() *cobra.Command {
 func (a *app) credentialRemoveCommand() *cobra.Command {
 	return completeFirst(&cobra.Command{
 		Use:   "rm NAME",
-		Short: "Remove a credential, and cut off what is under way with it",
+		Short: "Remove a credential, and cut off the requests that use it",
 		Long:  "Nothing is sent with it any more, and requests that jobs have begun with it are cut off: within 5 seconds in all engines of\nthe installation. The issuer still accepts the value: revoke it there as well if it may have leaked.",
 		Args:  oneArg("the credential's name"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {

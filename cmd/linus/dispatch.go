@@ -98,7 +98,7 @@ func (f *dispatchFlags) shapes(cmd *cobra.Command, a *app) (all []dispatch.Shape
 				args = append(args, "--"+option)
 			}
 			if name, _, ok := strings.Cut(option, "="); options != "" && (!ok || of.Flags().Lookup(name) == nil) {
-				return nil, usage("--map %q: %q is no job option with a value, such as memory=16G; give several divided by commas, and a list's entries one by one", text, option)
+				return nil, usage("--map %q: %q is not a job option with a value, such as memory=16G; give several separated by commas, and a list's entries one by one", text, option)
 			}
 		}
 		s := dispatch.Shape{Label: label}
@@ -274,7 +274,7 @@ func (a *app) secretLine(ctx context.Context, option, path string) (string, erro
 	case line == "":
 		err = fmt.Errorf("%s is empty: give the key alone", path)
 	case strings.ContainsFunc(line, func(r rune) bool { return r <= ' ' || r > '~' }):
-		err = fmt.Errorf("%s does not contain a key alone: it has blanks, several lines or other characters than ASCII", path)
+		err = fmt.Errorf("%s does not contain a key alone: it has blanks, several lines or characters that are not ASCII", path)
 	}
 	if err != nil {
 		return "", usage("%s: %w", option, err)
@@ -293,7 +293,7 @@ func workerProgram(path string) ([]byte, error) {
 			return nil, err
 		}
 		if at == "" {
-			return nil, usage("%s is missing, which serves sessions in their VMs: it comes with linus, beside %s; or name it by --worker", workerName, self)
+			return nil, usage("%s, which serves sessions in their VMs, is missing: it comes with linus, next to %s; or name it with --worker", workerName, self)
 		}
 		path = at
 	}
@@ -305,7 +305,7 @@ func workerProgram(path string) ([]byte, error) {
 		return nil, usage("--worker: %w", err)
 	}
 	if len(program) < 20 || string(program[:5]) != "\x7fELF\x02" || program[18] != 62 { // EM_X86_64
-		return nil, usage("--worker: %s is no program for linux/amd64, which VMs run; give a %s", path, workerName)
+		return nil, usage("--worker: %s is not a program for linux/amd64, which VMs run; give a %s", path, workerName)
 	}
 	var b bytes.Buffer
 	to, err := gzip.NewWriterLevel(&b, gzip.BestSpeed)

@@ -42,7 +42,7 @@ func (a *app) dispatchCursorCommand() *cobra.Command {
 				o.Engine, o.Log = s, logger(a.stderr, s.config)
 				id, err := dispatch.SpawnCursor(ctx, o, c)
 				if err != nil {
-					return fmt.Errorf("worker %s of pool %s does not begin: %w", c.Worker, c.Pool, err)
+					return fmt.Errorf("worker %s of pool %s does not start: %w", c.Worker, c.Pool, err)
 				}
 				return a.print(map[string]any{"id": id, "worker": c.Worker, "pool": c.Pool}, fmt.Sprintf("worker %s of pool %s is job %s", c.Worker, c.Pool, id))
 			})(cmd, nil)

@@ -71,7 +71,7 @@ func wordsOf(text string) (words []string, err error) {
 			i++
 			word, begun = append(word, text[i]), true
 		case c == '$', c == '`', plain && strings.IndexByte(";&|<>()", c) >= 0:
-			return nil, fmt.Errorf("%q is more than a character in a shell; put it in single quotes", c)
+			return nil, fmt.Errorf("%q has a special meaning in a shell; put it in single quotes", c)
 		case plain && (c == '\'' || c == '"'):
 			quote, begun = c, true
 		case plain && c == '#' && !begun:
@@ -83,7 +83,7 @@ func wordsOf(text string) (words []string, err error) {
 		}
 	}
 	if quote != 0 {
-		return nil, fmt.Errorf("the quote %q is open", quote)
+		return nil, fmt.Errorf("the quote %q is not closed", quote)
 	}
 	return words, nil
 }
@@ -122,7 +122,7 @@ func (a *app) dispatchers(ctx context.Context, c config.Config, e job.Engine, h 
 		select {
 		case <-ended:
 		case <-time.After(dispatchersEnd):
-			log.Warn("dispatchers do not end in time")
+			log.Warn("dispatchers did not end in time")
 		}
 	}
 }
@@ -138,7 +138,7 @@ func (a *app) dispatcher(ctx context.Context, o own, args []string) error {
 	root.SetErr(a.stderr)
 	err := root.ExecuteContext(ctx)
 	if err == nil && !o.begun {
-		return usage("linus dispatch %s is no dispatcher: give a queue and its options", strings.Join(args[1:], " "))
+		return usage("linus dispatch %s is not a dispatcher: give a queue and its options", strings.Join(args[1:], " "))
 	}
 	return err
 }

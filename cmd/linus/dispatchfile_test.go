@@ -50,7 +50,7 @@ func TestDispatchFile_WhatIsNoDispatcher(t *testing.T) {
 	for _, args := range [][]string{{"github", "--help"}, {"github", "-h"}} {
 		a := &app{stderr: io.Discard}
 		err := a.dispatcher(t.Context(), own{}, args)
-		if err == nil || !strings.Contains(err.Error(), "is no dispatcher") || exitCode(err) != 2 {
+		if err == nil || !strings.Contains(err.Error(), "is not a dispatcher") || exitCode(err) != 2 {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
@@ -103,7 +103,7 @@ func TestDispatch_Shapes(t *testing.T) {
 			t.Errorf("%s: %v", path, err)
 		}
 	}
-	for text, want := range map[string]string{"big": "LABEL=SHAPE", "=memory=1G": "LABEL=SHAPE", "big=memori=1G": "memori=1G", "big=memory": "no job option", "big=cpu=many": "cpu"} {
+	for text, want := range map[string]string{"big": "LABEL=SHAPE", "=memory=1G": "LABEL=SHAPE", "big=memori=1G": "memori=1G", "big=memory": "not a job option", "big=cpu=many": "cpu"} {
 		if _, _, err := shapes("--map", text); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", text, err)
 		}

@@ -59,7 +59,7 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 	flags.StringVar(&o.Repository, "repository", "", "serve this repository, as owner/name")
 	flags.StringVar(&o.Organization, "organization", "", "serve the repositories of this organization")
 	flags.BoolVar(&o.Instance, "instance", false, "serve all repositories of the forge; the token is an administrator's")
-	flags.StringSliceVar(&o.Labels, "runs-on", []string{"linus"}, "labels that jobs may ask for: all that one asks for have to be among them")
+	flags.StringSliceVar(&o.Labels, "runs-on", []string{"linus"}, "labels that jobs may ask for; a job is served if all its labels are among them")
 	flags.DurationVar(&o.Idle, "idle-timeout", 10*time.Minute, "how long a runner waits for its job, which another runner may have taken")
 	f.register(a, cmd, 4, "jobs at the same time, each in a VM")
 	f.registerMap(cmd)
@@ -74,9 +74,9 @@ func (a *app) dispatchForgeCommand(kind forge.Kind, name, tokens string) *cobra.
 }
 
 func (a *app) dispatchForgejoCommand() *cobra.Command {
-	return a.dispatchForgeCommand(forge.Forgejo, "Forgejo", "one that may write repository, organization or admin, as it is for. Forgejo 15 or later.")
+	return a.dispatchForgeCommand(forge.Forgejo, "Forgejo", "it needs write access to repository, organization or admin, whichever it is for. Forgejo 15 or later.")
 }
 
 func (a *app) dispatchGiteaCommand() *cobra.Command {
-	return a.dispatchForgeCommand(forge.Gitea, "Gitea", "one that may write repository, organization or admin, as it is for. Gitea 1.25 or later, or 1.24 with --webhook.")
+	return a.dispatchForgeCommand(forge.Gitea, "Gitea", "it needs write access to repository, organization or admin, whichever it is for. Gitea 1.25 or later, or 1.24 with --webhook.")
 }

@@ -50,8 +50,8 @@ func (a *app) dispatchGitHubCommand() *cobra.Command {
 		Use:   "github (--repository OWNER/NAME | --organization NAME) (--token-file FILE | --app-id N --app-key-file FILE)",
 		Short: "Serve jobs of GitHub Actions, each by a runner in a VM of its own",
 		Long: "Looks for jobs of workflows that wait for a self-hosted runner, and gives each one a VM with a just-in-time runner, until it is\n" +
-			"interrupted. Served are jobs whose labels (runs-on) are all among self-hosted, linux, x64 and those of --runs-on, and are not\n" +
-			"linux and x64 alone. The key stays with this command: a VM gets its own runner's configuration, which is good for one job, into\n" +
+			"interrupted. It serves jobs whose labels (runs-on) are all among self-hosted, linux, x64 and those of --runs-on, but not just\n" +
+			"linux and x64. The key stays with this command: a VM gets its own runner's configuration, which is good for one job, into\n" +
 			"its memory. The template needs GitHub's runner: linus template build --bootstrap github-runner puts it there. The options for VMs\n" +
 			"are those of linus job submit; a VM has to reach GitHub.\n\n" +
 			"The key is a GitHub App's, or a token. It needs Administration, write, and Actions, read, of repositories; with --organization\n" +
@@ -89,11 +89,11 @@ func (a *app) dispatchGitHubCommand() *cobra.Command {
 	flags.StringVar(&o.Organization, "organization", "", "serve an organization's repositories, by runners of the organization")
 	flags.StringVar(&o.Group, "runner-group", "", "the organization's group of runners, by name or ID (default: its default group)")
 	flags.StringSliceVar(&o.Labels, "runs-on", []string{"linus"}, "labels that jobs may ask for, beside self-hosted, linux and x64")
-	flags.BoolVar(&o.Forks, "allow-forks", false, "serve pull requests from forks, too: anybody may write what those run")
+	flags.BoolVar(&o.Forks, "allow-forks", false, "serve pull requests from forks, too: anybody can write what they run")
 	flags.StringVar(&key.tokenFile, "token-file", "", "file with a token alone, that only you can read; - is stdin")
 	flags.Int64Var(&key.app, "app-id", 0, "ID of a GitHub App that is installed there")
 	flags.StringVar(&key.appKeyFile, "app-key-file", "", "file with the App's private key, that only you can read")
-	flags.Int64Var(&key.installation, "installation", 0, "ID of the App's installation (default: it is asked for)")
+	flags.Int64Var(&key.installation, "installation", 0, "ID of the App's installation (default: it is looked up)")
 	flags.StringVar(&o.API, "api", "", "URL of an enterprise server's API, as in https://HOST/api/v3 (default: github.com's)")
 	flags.DurationVar(&o.Idle, "idle-timeout", 10*time.Minute, "how long a runner waits for its job, which another runner may have taken")
 	f.register(a, cmd, 4, "jobs at the same time, each in a VM")

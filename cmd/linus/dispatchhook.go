@@ -14,7 +14,7 @@ import (
 type hookFlags struct{ at, secretFile string }
 
 func (h *hookFlags) register(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&h.at, "webhook", "", "hear webhooks at this address, as in :8787 or 127.0.0.1:8787: a proxy with TLS belongs in front (default: none)")
+	cmd.Flags().StringVar(&h.at, "webhook", "", "receive webhooks at this address, as in :8787 or 127.0.0.1:8787: a proxy with TLS belongs in front (default: none)")
 	cmd.Flags().StringVar(&h.secretFile, "webhook-secret-file", "", "file with the webhooks' secret alone, that only you can read")
 	_ = cmd.MarkFlagFilename("webhook-secret-file")
 	_ = cmd.RegisterFlagCompletionFunc("webhook", cobra.NoFileCompletions)
@@ -41,7 +41,7 @@ func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind,
 			return err
 		}
 		defer remove()
-		a.note("hearing webhooks of %s at /hooks/%s", queue, o.Name)
+		a.note("receiving webhooks of %s at /hooks/%s", queue, o.Name)
 	}
 	if h.at == "" || !is {
 		return dispatch.Serve(ctx, o, kind, queue, q)
@@ -51,7 +51,7 @@ func (h *hookFlags) serve(ctx context.Context, a *app, o dispatch.Options, kind,
 		return err
 	}
 	defer l.Close() //nolint:errcheck // the process ends
-	a.note("hearing webhooks at %s", l.Addr())
+	a.note("receiving webhooks at %s", l.Addr())
 	return dispatch.Serve(ctx, o, kind, queue, q)
 }
 
@@ -69,7 +69,7 @@ func (h *hooks) add(name string, hook http.Handler) (remove func(), err error) {
 		h.by = map[string]http.Handler{}
 	}
 	if h.by[name] != nil {
-		return nil, usage("--name %s: another dispatcher beside the engine hears webhooks by this name: give each its own", name)
+		return nil, usage("--name %s: another dispatcher beside the engine receives webhooks under this name: give each its own", name)
 	}
 	h.by[name] = hook
 	return func() {

@@ -33,7 +33,7 @@ func (a *app) gitlabCommand() *cobra.Command {
 	g := group("gitlab-executor", "Run the jobs of a GitLab runner, each in a VM of its own",
 		a.gitlabConfigCommand(), a.gitlabPrepareCommand(), a.gitlabRunCommand(), a.gitlabCleanupCommand())
 	g.Long = "The stages of GitLab Runner's custom executor: config.toml of the runner names this program for each of them, as the document on\n" +
-		"dispatchers shows. The runner tells what job it is by its environment; nobody types these commands."
+		"dispatchers shows. The runner says in the environment which job it is; these commands are not meant to be typed."
 	return g
 }
 
@@ -70,7 +70,7 @@ func (a *app) gitlabStage(work func(cmd *cobra.Command, j *gitlab.Job, args []st
 		code := failure.System
 		if script, is := errors.AsType[scriptError](err); is {
 			if err := failure.Tell(int(script)); err != nil {
-				a.note("linus: the exit code cannot be told: %v", err)
+				a.note("linus: the exit code cannot be reported: %v", err)
 			}
 			return exitError(failure.Build)
 		}
@@ -123,10 +123,10 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "prepare",
 		Short: "Create the job's VM, with its services (prepare_exec)",
-		Long: "Creates a VM for the job, and starts its services in it by Docker, which the template has to have then. The options are those of\n" +
+		Long: "Creates a VM for the job, and starts its services in it with Docker, which the template then needs. The options are those of\n" +
 			"linus vm create; --ttl is the job's timeout and half an hour, so that nothing stays when the runner dies. With --allow-variables\n" +
 			"a job's own variables LINUS_TEMPLATE, LINUS_OS, LINUS_CPU, LINUS_MEMORY and LINUS_DISK come before the options. The image that a\n" +
-			"job asks for has a meaning only where --image gives it one.",
+			"job asks for counts only if --image maps it to a template.",
 		Example: "  linus gitlab-executor prepare --template ci --image go=ci-go --cpu 4 --memory 8G --egress internet\n" +
 			"  linus gitlab-executor prepare --allow-variables cpu,memory",
 		Args: noArgs,
@@ -141,7 +141,7 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 			if template := images[j.Image]; template != "" {
 				m.VMTemplate, m.OS = template, ""
 			} else if j.Image != "" {
-				a.note("warning: the image %s is not regarded: it is none of the runner's (--image)", gitlab.Line(j.Image, 100))
+				a.note("warning: the image %s is ignored: it is not one of the runner's (--image)", gitlab.Line(j.Image, 100))
 			}
 			chosen, err := a.gitlabShape(j, &m, allowed)
 			if err != nil {
@@ -163,7 +163,7 @@ func (a *app) gitlabPrepareCommand() *cobra.Command {
 	dirs.register(cmd)
 	cmd.Flags().Var((*pairsFlag)(&images), "image", "the template of jobs that ask for an image, NAME=TEMPLATE; may be repeated")
 	_ = cmd.RegisterFlagCompletionFunc("image", cobra.NoFileCompletions)
-	cmd.Flags().StringSliceVar(&allowed, "allow-variables", nil, "what a job may choose of its VM by its variables: "+strings.Join(gitlabVariables, ", "))
+	cmd.Flags().StringSliceVar(&allowed, "allow-variables", nil, "what a job may choose for its VM with its variables: "+strings.Join(gitlabVariables, ", "))
 	_ = cmd.RegisterFlagCompletionFunc("allow-variables", cobra.FixedCompletions(gitlabVariables, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
@@ -182,7 +182,7 @@ func (a *app) gitlabShape(j *gitlab.Job, m *job.Manifest, allowed []string) (cho
 		case value == "":
 			continue
 		case !slices.Contains(allowed, what):
-			a.note("warning: %s is not regarded: the runner's owner does not allow it (--allow-variables %s)", name, what)
+			a.note("warning: %s is ignored: the runner's owner does not allow it (--allow-variables %s)", name, what)
 			continue
 		}
 		switch chosen = true; what {
@@ -274,7 +274,7 @@ func (a *app) gitlabRunCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "run SCRIPT STAGE",
 		Short: "Run a stage's script in the job's VM (run_exec)",
-		Long: "Runs the script as a job in the VM. What it prints is printed here, and is that job's log too. When the runner ends the stage, as\n" +
+		Long: "Runs the script as a job in the VM. What it prints is printed here, and is that job's log too. When the runner ends the stage because\n" +
 			"the job was cancelled or has timed out, the script is ended in the VM.",
 		Args: theseArgs("the script's file", "the stage's name"),
 		RunE: a.gitlabStage(func(cmd *cobra.Command, j *gitlab.Job, args []string) error {
@@ -313,7 +313,7 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 	defer done()
 	ended := context.AfterFunc(ctx, func() {
 		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) {
-			a.note("linus: the stage's script is not ended: %v", err)
+			a.note("linus: the stage's script could not be ended: %v", err)
 		}
 		select { // output that the script writes as it ends is still shown
 		case <-inner.Done():
@@ -328,7 +328,7 @@ func (a *app) gitlabScript(ctx context.Context, s *session, j *gitlab.Job, stage
 		return errors.New("the stage was ended by the runner")
 	case err != nil:
 		if err := s.Cancel(inner, run.ID); err != nil && !errors.Is(err, job.ErrCompleted) { // it waits for the rest
-			a.note("linus: the stage's script is not ended: %v", err)
+			a.note("linus: the stage's script could not be ended: %v", err)
 		}
 		return err
 	case r.Reason != job.ReasonExitStatus || r.ExitCode == nil:

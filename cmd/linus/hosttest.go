@@ -22,11 +22,11 @@ func (a *app) hostTestCommand() *cobra.Command {
 	var report string
 	cmd := &cobra.Command{
 		Use:   "test",
-		Short: "Test on the Proxmox host all that VMs can do, in VMs that are gone afterwards",
+		Short: "Test everything VMs can do on the Proxmox host, in VMs that are removed afterwards",
 		Long: "Makes VMs of the template in use on a node, and takes them through all that they can do: boot, agent, address, job, output, exit code,\n" +
 			"cancel, snapshot, suspend and resume, checkpoint and restore (two side by side, every identity compared), fork, volume, each egress mode,\n" +
 			"lease and destroy. It takes minutes. What cannot be done there is skipped, with the reason. At the end nothing is left, and the host is\n" +
-			"asked for that; Ctrl-C ends the test and leaves nothing either. The result is kept, and host check shows it for as long as it holds.",
+			"checked for that; Ctrl-C ends the test and leaves nothing either. The result is kept, and host check shows it for as long as it holds.",
 		Example: "  linus host test\n  linus host test --all-nodes --report report.txt",
 		Args:    noArgs,
 		RunE: a.attaching(true, func(ctx context.Context, s *session, _ []string) error {
@@ -76,8 +76,8 @@ func (a *app) hostTestCommand() *cobra.Command {
 	f := cmd.Flags()
 	f.StringVar(&spec.Node, "node", "", "the node to test, of several (default: the first that is online)")
 	f.BoolVar(&all, "all-nodes", false, "test each node, one after the other")
-	f.StringVar(&spec.Storage, "storage", "", "the storage for the volume (default PROXMOX_STORAGE); VMs lie where their template does")
-	f.BoolVar(&spec.Quick, "quick", false, "boot, job, cancel and destroy alone")
+	f.StringVar(&spec.Storage, "storage", "", "the storage for the volume (default PROXMOX_STORAGE); VMs are stored where their template is")
+	f.BoolVar(&spec.Quick, "quick", false, "only boot, job, cancel and destroy")
 	f.StringVar(&report, "report", "", "write the result to this file as well, for a bug report: without names, addresses and keys")
 	cmd.MarkFlagsMutuallyExclusive("node", "all-nodes")
 	return cmd

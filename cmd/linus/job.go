@@ -262,7 +262,7 @@ func (a *app) listCommand() *cobra.Command {
 	}
 	q = queryFlags(cmd, job.ListingOfJobs(), "jobs", "their ID, or in the first 100 characters of their task")
 	cmd.Flags().StringVar((*string)(&f.Reason), "reason", "", "only jobs that ended for this reason: "+strings.Join(field.Words(job.Reasons), ", "))
-	cmd.Flags().StringVar(&f.Parent, "parent", "", "only the jobs that this one has made of its matrix or shards")
+	cmd.Flags().StringVar(&f.Parent, "parent", "", "only the jobs that this one made from its matrix or shards")
 	_ = cmd.RegisterFlagCompletionFunc("parent", a.jobIDs())
 	cmd.Flags().StringVar(&f.Client, "client", "", "only jobs that this client submitted, as in cli, web or mcp:claude-code")
 	cmd.Flags().StringVar(&f.Queue, "queue", "", "only jobs that serve work of this queue, as KIND or KIND:NAME (linus dispatch list)")
@@ -275,7 +275,7 @@ func (a *app) listCommand() *cobra.Command {
 
 func (a *app) printList(page job.Page) error {
 	if len(page.Jobs) == 0 && page.Next != "" {
-		a.note("no jobs among these; more: the same with --cursor %s", page.Next)
+		a.note("no matching jobs so far; for more, run the same command with --cursor %s", page.Next)
 		return nil
 	}
 	c := a.colours(a.stdout)

@@ -46,7 +46,7 @@ func printAll[T any](a *app, all []T, none, header string, row func(T) string) e
 	}
 	if len(all) == 0 && none != "" {
 		if a.unasked > 0 {
-			none = fmt.Sprintf("none of the %d there are", a.unasked)
+			none = fmt.Sprintf("none of the %d match", a.unasked)
 		}
 		a.note("%s", none)
 		return nil

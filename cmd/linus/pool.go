@@ -217,7 +217,7 @@ func poolText(p job.PoolInfo) string {
 		row("replaced after", (time.Duration(p.MaxAge) * time.Second).String())
 		row("hit rate", hitRate(p.Pool))
 		if p.Failure != nil {
-			row("failed", fmt.Sprintf("%s, %d in a row, %d of them equal: %s", local(p.Failure.At), p.Failure.Row, p.Failure.Count, oneLine(p.Failure.Error, 600)))
+			row("failed", fmt.Sprintf("%s, %d in a row, %d of them with the same error: %s", local(p.Failure.At), p.Failure.Row, p.Failure.Count, oneLine(p.Failure.Error, 600)))
 		}
 		if len(p.Members) > 0 {
 			_, _ = fmt.Fprintf(w, "\nVM\tSTATE\tSINCE\tIP\tJOB\n")

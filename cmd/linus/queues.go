@@ -14,9 +14,9 @@ import (
 func (a *app) dispatchListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
-		Short: "List who serves queues, and what waits in them",
-		Long: "Lists the dispatchers that the engine has heard of within a day, by queue and name, on whatever machine they run. WAITING is what waited when a\n" +
-			"dispatcher last asked its queue, and OLDEST since when the oldest does. One that says nothing for a minute is away.",
+		Short: "List the dispatchers, and what waits in their queues",
+		Long: "Lists the dispatchers that the engine has heard of within a day, by queue and name, on whatever machine they run. WAITING is how much waited when a\n" +
+			"dispatcher last asked its queue, and OLDEST since when the oldest of that has waited. One that reports nothing for a minute is away.",
 		Args: noArgs,
 	}
 	find := choosing[job.Dispatcher](a, cmd, "dispatchers")
@@ -78,10 +78,10 @@ func (a *app) dispatchStatusCommand() *cobra.Command {
 func (a *app) dispatchDrainCommand() *cobra.Command {
 	return a.dispatcherCommand(&cobra.Command{
 		Use:   "drain NAME",
-		Short: "Have a dispatcher take no more work, and end with its sessions",
+		Short: "Tell a dispatcher to take no more work, and to end with its sessions",
 		Long: "Tells the dispatchers of a name, wherever they run, to take no more work, until linus dispatch undrain. They end when their sessions have;\n" +
-			"those that are started meanwhile follow the sessions there are, and wait.",
-	}, job.Engine.DrainDispatcher, "takes no more work within some seconds")
+			"those that are started meanwhile follow the existing sessions, and wait.",
+	}, job.Engine.DrainDispatcher, "will take no more work within a few seconds")
 }
 
 func (a *app) dispatchUndrainCommand() *cobra.Command {
@@ -89,7 +89,7 @@ func (a *app) dispatchUndrainCommand() *cobra.Command {
 		Use:   "undrain NAME",
 		Short: "Let a dispatcher take work again",
 		Long:  "Undoes linus dispatch drain: the dispatchers of a name take work again, if they wait, and when they are started. Those that are about to end do so.",
-	}, job.Engine.UndrainDispatcher, "takes work again within some seconds, or when it is started")
+	}, job.Engine.UndrainDispatcher, "will take work again within a few seconds, or when it is started")
 }
 
 // dispatcherCommand makes cmd call tell for the dispatchers of a name. said ends the line it

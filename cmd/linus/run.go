@@ -34,7 +34,7 @@ func (a *app) runCommand() *cobra.Command {
 	var f runFlags
 	cmd := &cobra.Command{
 		Use:   "run -- COMMAND [ARG...]",
-		Short: "Run a command on the files you stand in, in a VM of its own",
+		Short: "Run a command on the files of the current directory, in a VM of its own",
 		Long: "Sends the files you stand in to a new VM, runs the command in the same directory there, shows its output live, and exits\n" +
 			"with its exit code (124: timed out; 125: no exit code). In a git repository these are all files of the work tree that are\n" +
 			"tracked or not ignored, without .git; elsewhere all files of this directory. The VM is destroyed afterwards.\n\n" +
@@ -72,8 +72,8 @@ func (a *app) runCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&f.repository, "repo", "", "URL[#REF] of a repository to run on instead, which is cloned here and sent; with --push, --repo-credential, --submodules or --lfs the engine fetches it")
 	flags.StringVar(&f.job, "job", "", "follow the run with this job's ID again, instead of starting one, and fetch its changes")
-	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to where you stand, of files to bring back; may be repeated")
-	flags.BoolVar(&f.force, "force", false, "have --pull replace files that are here, and it and --apply write also what is run where it lies, such as .envrc")
+	flags.StringArrayVar(&f.pull, "pull", nil, "path or pattern, relative to the current directory, of files to bring back; may be repeated")
+	flags.BoolVar(&f.force, "force", false, "let --pull replace existing files here, and let --pull and --apply write files that programs run in place, such as .envrc")
 	flags.BoolVar(&f.diff, "diff", false, "show what the command has changed, as a patch")
 	flags.BoolVar(&f.apply, "apply", false, "make the same changes here, all or none, if the command succeeds")
 	flags.StringVar(&f.junit, "junit", "", "write the JUnit reports (.xml) among the files of --pull to this file, as one")

@@ -13,7 +13,7 @@ func (a *app) vmSaveCommand() *cobra.Command {
 	var inPlace bool
 	cmd := &cobra.Command{
 		Use:   "save NAME|ID",
-		Short: "Make a template of a VM, for jobs, pools and VMs to come",
+		Short: "Make a template from a VM, for future jobs, pools and VMs",
 		Long: "Copies the running VM and makes a template of the copy, which boots once without network, is cleaned and shut down; the VM\n" +
 			"keeps running. With --in-place the VM itself is cleaned and becomes the template: that needs no second disk. No job may be running\n" +
 			"in the VM. What is cleaned is in linus help templates; what was found and left is printed. Takes minutes, and continues after\n" +

@@ -28,10 +28,10 @@ func (a *app) scheduleCommands() []*cobra.Command {
 	return []*cobra.Command{
 		a.scheduleAddCommand(), a.scheduleListCommand(), a.scheduleShowCommand(),
 		pause("pause", "Have a schedule submit no jobs until it is resumed", true), pause("resume", "Have a paused schedule submit jobs again, from its next time on", false),
-		about("run", "Submit the job of a schedule now, besides those of its times", func(ctx context.Context, s *session, name string) error {
+		about("run", "Submit the job of a schedule now, in addition to its regular times", func(ctx context.Context, s *session, name string) error {
 			return saying(a, func(j job.Job) string { return j.ID })(s.RunSchedule(ctx, name))
 		}),
-		about("remove", "Remove a schedule; its jobs stay, and go on", func(ctx context.Context, s *session, name string) error {
+		about("remove", "Remove a schedule; its jobs stay, and keep running", func(ctx context.Context, s *session, name string) error {
 			return saying(a, func(one job.Schedule) string { return "schedule " + one.Name + " removed" })(s.RemoveSchedule(ctx, name))
 		}),
 	}
@@ -44,10 +44,10 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 		Use:   "add NAME --cron TIMES [-f MANIFEST | -- COMMAND [ARG...]]",
 		Short: "Submit a job at given times",
 		Long: "Submits the job, with all options of linus job submit, each time that --cron says: minute, hour, day of the month, month, day of\n" +
-			"the week, as in crontabs; or @hourly, @daily, @weekly, @monthly. Jobs are submitted as who has added the schedule, with the limits\n" +
+			"the week, as in crontabs; or @hourly, @daily, @weekly, @monthly. Jobs are submitted as whoever added the schedule, with the limits\n" +
 			"and rights of its token at that time; a schedule whose token was revoked is stopped.\n\n" +
-			"When clocks are set, a time that they leave out is when they go on, and one that they show twice is the first of the two; every\n" +
-			"hour is every hour. An engine has to run at these times: one that was started by a command stays while there are schedules.",
+			"When clocks change, a time that they skip is the moment to which they skip, and one that they show twice is the first of the two; every\n" +
+			"hour stays every hour. An engine has to run at these times: one that was started by a command stays while there are schedules.",
 		Example: "  linus schedule add nightly --cron '0 3 * * *' --timezone Europe/Berlin --repo https://github.com/acme/app -- make test\n" +
 			"  linus schedule add sync --cron '*/15 * * * *' --overlap queue --missed skip -- ./sync.sh",
 		Args: func(cmd *cobra.Command, args []string) error {
@@ -71,7 +71,7 @@ func (a *app) scheduleAddCommand() *cobra.Command {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&spec.Cron, "cron", "", "when: minute, hour, day of the month, month, day of the week, as in '0 3 * * *'; or @daily and the like")
-	flags.StringVar(&spec.Timezone, "timezone", "", "whose clocks, as in Europe/Berlin (default UTC)")
+	flags.StringVar(&spec.Timezone, "timezone", "", "time zone of these times, as in Europe/Berlin (default UTC)")
 	flags.StringVar((*string)(&spec.Overlap), "overlap", "", "while the job before has not ended: skip (default), queue: begin when it has, or replace: cancel it")
 	flags.StringVar((*string)(&spec.Missed), "missed", "", "of times at which no engine ran: run-once (default): one job stands for all; or skip")
 	flags.StringVarP(&f.file, "manifest", "f", "", "manifest, JSON; - is stdin")

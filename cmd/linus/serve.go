@@ -95,7 +95,7 @@ func (a *app) serveCommand() *cobra.Command {
 	cmd.Flags().StringVar(&httpAddr, "http", "", "also serve MCP, downloads and the web page over HTTP on this address:port (HTTP_ADDR)")
 	a.mcpFlags(cmd)
 	cmd.Flags().DurationVar(&idle, "idle", 0, "stop after this time without clients and unfinished jobs; 0: never")
-	cmd.Flags().StringVar(&waitFor, "wait-for", "", "without PROXMOX_HOST, say that it is missing in this file, and end only when that changes: for services that are started again")
+	cmd.Flags().StringVar(&waitFor, "wait-for", "", "without PROXMOX_HOST, say that it is missing in this file, and end only when that changes: for services that are restarted")
 	cmd.Flags().BoolVar(&background, "background", false, "")
 	_ = cmd.Flags().MarkHidden("background")
 	return cmd
@@ -125,7 +125,7 @@ func (a *app) awaitChange(ctx context.Context, file string) error {
 	for sleep.For(ctx, time.Second) == nil {
 		now, _ := os.Stat(file)
 		if (now == nil) != (before == nil) || now != nil && (now.Size() != before.Size() || !now.ModTime().Equal(before.ModTime())) {
-			return fmt.Errorf("%s has changed: ends, to be started again with what it says now", file)
+			return fmt.Errorf("%s has changed: exiting, to be restarted with its new settings", file)
 		}
 	}
 	return nil

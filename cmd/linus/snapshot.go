@@ -70,9 +70,9 @@ func (a *app) vmSnapshotsCommand() *cobra.Command {
 	return a.completeVMs(&cobra.Command{
 		Use:   "snapshots NAME|ID",
 		Short: "List a VM's snapshots, oldest first",
-		Long: "Shows which snapshots a VM has, their age, and which one what it has now began with. MEMORY is what a snapshot with memory takes\n" +
-			"of its storage. DISK is what the storage tells: ZFS what would be free without the snapshot, LVM-thin all that it maps, shared with the\n" +
-			"disk or not. Other storages tell nothing. linus vm remove-snapshot removes one.",
+		Long: "Shows which snapshots a VM has, their age, and which one its current state began with. MEMORY is what a snapshot with memory takes\n" +
+			"of its storage. DISK is what the storage reports: ZFS what removing the snapshot would free, LVM-thin all that it maps, shared with the\n" +
+			"disk or not. Other storages report nothing. linus vm remove-snapshot removes one.",
 		Args: oneArg("the VM's name or ID"),
 		RunE: a.attached(func(ctx context.Context, s *session, args []string) error {
 			all, err := s.ListSnapshots(ctx, args[0])

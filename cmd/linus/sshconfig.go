@@ -28,7 +28,7 @@ func (a *app) vmSSHConfigCommand() *cobra.Command {
 			"then reach VM dev as dev.linus, through linus, also through a server (--server). A VM that is suspended because it was idle is\n" +
 			"resumed. Its host key is the one that the hypervisor reported, and a key of linus's own is let in for two minutes each time.\n" +
 			"--install keeps the blocks of all your VMs that stay in ~/.ssh/linus.config, and one line that includes it at the top of\n" +
-			"~/.ssh/config. Do it again when there are other VMs; linus vm open does.",
+			"~/.ssh/config. Run it again when your VMs have changed; linus vm open does that.",
 		Example: "  linus vm ssh-config --install && ssh dev.linus\n  linus vm ssh-config dev\n  linus vm ssh-config --uninstall",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
@@ -237,7 +237,7 @@ func (a *app) installHosts(hosts []daemon.Host) error {
 		return line + "\n" + text // at the top: further down it would belong to the Host block before it
 	})
 	if err != nil {
-		return fmt.Errorf("%w; its first line is to be: %s", err, line)
+		return fmt.Errorf("%w; its first line must be: %s", err, line)
 	}
 	said := "no VM stays yet; linus vm open VM adds one"
 	if len(hosts) > 0 {

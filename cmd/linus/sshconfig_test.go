@@ -94,7 +94,7 @@ func TestInstallHosts_LeavesAlone(t *testing.T) {
 	}{
 		"a link": {func(home string) error {
 			return os.Symlink(filepath.Join(home, "dotfiles"), filepath.Join(home, ".ssh", "config"))
-		}, "linus does not write through links; its first line is to be: Include /"},
+		}, "linus does not write through links; its first line must be: Include /"},
 		"a directory": {func(home string) error { return os.Mkdir(filepath.Join(home, ".ssh", "config"), 0o700) }, "is not a regular file"},
 		"a linked directory": {func(home string) error {
 			return os.Rename(filepath.Join(home, ".ssh"), filepath.Join(home, "elsewhere"))

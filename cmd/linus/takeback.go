@@ -50,7 +50,7 @@ func runOf(j job.Job) (treeRun, bool) {
 // takeUp continues with a run that somebody has detached from, or fetches from one that has ended.
 func (a *app) takeUp(cmd *cobra.Command, args []string, f runFlags) error {
 	if len(args) > 0 || f.repository != "" {
-		return usage("--job takes up a run that there is; give neither a command nor --repo")
+		return usage("--job follows an existing run; give neither a command nor --repo")
 	}
 	s, err := a.attach(cmd.Context(), false)
 	if err != nil {
@@ -254,7 +254,7 @@ func (a *app) pullRun(ctx context.Context, s *session, j job.Job, t worktree.Tre
 func (a *app) noteLeft(root *os.Root, below string, dirs map[string]bool) {
 	for _, dir := range slices.Sorted(maps.Keys(dirs)) {
 		for _, left := range intake.Left(root, dir, false) {
-			a.note("%s is half a file, of a linus that was killed, if none is at work there: remove it", path.Join(below, left))
+			a.note("%s is a partial file; if no linus is writing there, a killed one left it: remove it", path.Join(below, left))
 		}
 	}
 }

@@ -54,7 +54,7 @@ func (a *app) templateBuildCommand() *cobra.Command {
 			}
 			for part, from := range runners {
 				if wants := slices.Contains(strings.FieldsFunc(spec.Bootstrap, parted), part); wants != (from.URL != "") || wants != (from.SHA256 != "") {
-					return usage("--bootstrap %s, --%[1]s and --%[1]s-sha256 go together: what it is and its checksum are on the page of its releases", part)
+					return usage("--bootstrap %s, --%[1]s and --%[1]s-sha256 go together: the URL and the checksum are on its releases page", part)
 				}
 				if from.URL != "" {
 					spec.Runners[part] = *from
@@ -171,7 +171,7 @@ func (a *app) templateShowCommand() *cobra.Command {
 				case at < 0 && err != nil:
 					return err
 				case at < 0:
-					return &job.FieldError{Field: "template", Problem: fmt.Sprintf("this installation has made none that is called %q", args[0]), Remedy: string(job.ListTemplates) + " shows those it has", Fault: job.FaultUnknown}
+					return &job.FieldError{Field: "template", Problem: fmt.Sprintf("this installation has made no template called %q", args[0]), Remedy: string(job.ListTemplates) + " shows those it has", Fault: job.FaultUnknown}
 				}
 				row := templateRow(found[at])
 				return a.print(row, details(func(_ io.Writer, say func(name, value string)) {

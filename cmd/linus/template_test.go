@@ -117,7 +117,7 @@ func TestTemplate(t *testing.T) {
 			stdout: "template    setup\nVM          9001\nnode        pve\nbuild       " + saved[0].Job + "\nsaved from  dev\nmade from   agent-template\nsaved by    ann\nsaved       " + local(saved[0].Provenance.At) + "\n",
 		},
 		{name: "show one that was built", args: "show 9000 -o json", shelf: shelf{held: one}, left: 1, stdout: "{\n  \"id\": 9000,\n  \"name\": \"agent-template\",\n  \"node\": \"pve\"\n}\n"},
-		{name: "show what is not there", args: "show other", shelf: shelf{held: one}, left: 1, code: exitUsage, stderr: `template: this installation has made none that is called "other"; linus template list shows those it has`},
+		{name: "show what is not there", args: "show other", shelf: shelf{held: one}, left: 1, code: exitUsage, stderr: `template: this installation has made no template called "other"; linus template list shows those it has`},
 		{name: "list as JSON of nothing", args: "list -o json", stdout: "[]\n"},
 		{
 			name: "list where a node is down", args: "list", shelf: shelf{held: one, fault: down}, left: 1, code: exitFailure,

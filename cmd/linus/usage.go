@@ -24,7 +24,7 @@ func (a *app) usageCommand() *cobra.Command {
 			"A VM that stays counts by itself while it runs, from when it is made, or from the end of the job that made it, until it is gone:\n" +
 			"one that is turned off or on from inside, or on the host, from when the engine sees that, within ten minutes. A pool's VM counts\n" +
 			"once somebody has it. The hours of VMs that stay are those since --since, those of jobs are of jobs that were submitted since then.\n" +
-			"WAIT is how long half of the jobs, and 95 of 100, waited in the queue at most. Jobs that were deleted count, too, except by a label.\n" +
+			"WAIT is the median and the 95th percentile of the time jobs waited in the queue. Jobs that were deleted count, too, except by a label.\n" +
 			"A token sees its own jobs, an admin all.",
 		Example: "  linus usage --by repository --since 7d\n  linus usage --by label=team --csv >usage.csv",
 		Args:    noArgs,

@@ -263,7 +263,7 @@ func (a *app) vmSetCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "set NAME|ID [--egress MODE] [--allow|--deny LIST] [--ttl TIME|off] [--at-end destroy|suspend] [--idle-suspend TIME|off]",
 		Short: "Change what a VM that stays reaches, and when it is suspended or destroyed",
-		Long: "With --ttl the VM's time begins again; with off it stays. What happens when it is over is for --at-end to say: destroy, or suspend,\n" +
+		Long: "With --ttl the VM's time begins again; with off it stays. --at-end says what happens when it is over: destroy, or suspend,\n" +
 			"after which the VM stays suspended until it is resumed or destroyed. The host is told, too, and destroys the VM a day later if no engine does.\n" +
 			"With --egress, --allow or --deny the VM reaches what these say from now on, as when it was created with them; no job may run in it.\n" +
 			"With --idle-suspend the time without use begins again. A VM that was suspended because it was idle stays so until its next use\n" +

@@ -22,7 +22,7 @@ func (a *app) volumeCreateCommand() *cobra.Command {
 	var spec job.VolumeSpec
 	cmd := &cobra.Command{
 		Use:   "create NAME",
-		Short: "Create a volume: a disk that jobs and VMs have one after the other",
+		Short: "Create a volume: a disk that jobs and VMs use one after the other",
 		Long: "Creates an empty disk on a node's storage. Jobs have it mounted with --volume NAME:/PATH, persistent VMs with linus volume\n" +
 			"attach; it gets its filesystem (ext4) when it is first mounted. One VM may write to it, or any number read it (:ro). It stays\n" +
 			"until linus volume rm, also when its VMs are destroyed. VMs have it on its own node alone, or on all nodes if their storage\n" +

@@ -139,7 +139,7 @@ func TestDispatch_HearsOfJobsByWebhook(t *testing.T) {
 	d := h.dispatch(t, "gitea", "--url", s.URL, "--token-file", key(t, forgetest.Token), "--organization", "acme", "--name", "hears", "--webhook", "127.0.0.1:0", "--webhook-secret-file", key(t, "shared"))
 	var at []string
 	h.until(t, func() bool {
-		at = regexp.MustCompile(`hearing webhooks at (\S+)`).FindStringSubmatch(d.String())
+		at = regexp.MustCompile(`receiving webhooks at (\S+)`).FindStringSubmatch(d.String())
 		return at != nil && strings.Contains(d.String(), "does not list jobs")
 	})
 	id := s.Add("test", "linus")

@@ -43,7 +43,7 @@ bash worker || :
 until [[ $(post "done" "$(<said)") != *'goes on'* ]]; do sleep 0.2; done
 `
 
-var hearsAt = regexp.MustCompile(`hearing webhooks at (\S+)`)
+var hearsAt = regexp.MustCompile(`receiving webhooks at (\S+)`)
 
 // githubRunner is where a template has it, with the Node.js that it brings: without one here no event
 // is looked at.

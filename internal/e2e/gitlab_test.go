@@ -153,7 +153,7 @@ func TestGitLab_AJobHasAVM(t *testing.T) {
 	r.has("section_start:")
 	r.has(":linus_vm[collapsed=true]\r\x1b[0KCreating the VM " + told.Hostname)
 	r.has(":linus_vm\r\x1b[0K")
-	r.has("LINUS_MEMORY is not regarded: the runner's owner does not allow it (--allow-variables memory)")
+	r.has("LINUS_MEMORY is ignored: the runner's owner does not allow it (--allow-variables memory)")
 	show := h.cli(t, "vm", "show", told.Hostname)
 	for _, want := range []string{"2 cores, 768M", "expires", "gitlab/job=4711", "gitlab/project=acme/app", "gitlab/name=unit tests"} {
 		if !strings.Contains(show, want) {
@@ -271,7 +271,7 @@ func TestGitLab_FailuresOfJobsAndOfOurs(t *testing.T) {
 		"no services": {map[string]string{"CI_JOB_SERVICES": `[{"name":"--privileged"}]`}, nil, 81, "services[0]: \"--privileged\" is not an image's name"},
 		"memory":      {map[string]string{"LINUS_MEMORY": "$(id)"}, []string{"--allow-variables", "memory"}, 81, "$(id)"},
 		"image":       {map[string]string{"CI_JOB_IMAGE": "golang:1.25"}, []string{"--image", "golang:1.25=nothing"}, 82, "nothing"},
-		"no image":    {map[string]string{"CI_JOB_IMAGE": "golang:1.25"}, []string{"--image", "ruby=x", "--memory", "1"}, 82, "the image golang:1.25 is not regarded: it is none of the runner's (--image)"},
+		"no image":    {map[string]string{"CI_JOB_IMAGE": "golang:1.25"}, []string{"--image", "ruby=x", "--memory", "1"}, 82, "the image golang:1.25 is ignored: it is not one of the runner's (--image)"},
 		"ours":        {nil, []string{"--template", "nothing"}, 82, "nothing"},
 		"options":     {nil, []string{"--at-end", "suspend", "--ttl", "1h"}, 82, "--at-end and --idle-suspend are not for the VMs of jobs"},
 	} {
