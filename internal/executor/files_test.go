@@ -181,5 +181,5 @@ func TestFiles_AsThePolicySays(t *testing.T) {
 		t.Error(err)
 	}
 	_, err = r.LoginVM(ctx, "dev", "a key")
-	refusal(t, err, "lets nobody in whose shell runs any command, as ALLOWED_COMMANDS is set")
+	refusal(t, err, "allows no logins, because ALLOWED_COMMANDS is set and a login's shell runs any command")
 }

@@ -528,7 +528,7 @@ func (n *nodes) fill(all ...job.Node) {
 // what each has left.
 func TestPlace_HostCheckCountsPoolsOntoTheNodes(t *testing.T) {
 	r, n := onNodes(t, 1, nil)
-	const a, full = providertest.FakeTemplate, "of its VMs find no room beside the others: no node can take it: pve1: "
+	const a, full = providertest.FakeTemplate, "of its VMs beside the others: no node can take it: pve1: "
 	node := func(name string, has ...job.NodeTemplate) job.Node {
 		return job.Node{Name: name, MemoryMB: 6 << 10, Templates: has} // room for two VMs, beside the reserve
 	}

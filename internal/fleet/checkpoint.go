@@ -90,7 +90,7 @@ func (f *Fleet) CreateCheckpoint(ctx context.Context, spec job.CheckpointSpec) (
 	}
 	if !made {
 		return job.CheckpointInfo{}, &job.FieldError{
-			Field: "checkpoint", Problem: fmt.Sprintf("there is one of template %s with %s: %s", m.VMTemplate, sizeText(m.Resources), v.Name),
+			Field: "checkpoint", Problem: fmt.Sprintf("template %s with %s has one already: %s", m.VMTemplate, sizeText(m.Resources), v.Name),
 			Remedy: "use it, or remove it first to have it made again", Fault: job.FaultState,
 		}
 	}
@@ -230,7 +230,7 @@ func (f *Fleet) unfit(ctx context.Context, c vm.VM, why error) {
 		return // that is known already
 	}
 	if err := f.discardOwn(ctx, c.Job, "destroyed, because no VM can be restored from it any more: "+why.Error()); err != nil {
-		f.o.Log.Warn("give a checkpoint up failed", "job_id", c.Job, "err", err)
+		f.o.Log.Warn("giving up a checkpoint failed", "job_id", c.Job, "err", err)
 		return
 	}
 	f.checkpoints.mu.Lock()
@@ -294,7 +294,7 @@ func (f *Fleet) booted(v vm.VM) {
 			return
 		}
 		if _, _, err := f.addCheckpoint(running, v.Made, v.Node, nil); err != nil && running.Err() == nil {
-			f.o.Log.Warn("have a checkpoint made failed", "template", v.Template, "err", err)
+			f.o.Log.Warn("requesting a checkpoint failed", "template", v.Template, "err", err)
 		}
 	})
 	if err != nil {

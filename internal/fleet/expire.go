@@ -65,7 +65,7 @@ func setIdle(v *vm.VM, idle *int) string {
 	}
 	v.IdleSuspend, v.UsedAt = *idle, now()
 	if v.Naps() {
-		return fmt.Sprintf("VM %d is suspended from now on when it was not used for %s", v.ID, v.IdleTime())
+		return fmt.Sprintf("VM %d will be suspended whenever it is not used for %s", v.ID, v.IdleTime())
 	}
 	return fmt.Sprintf("VM %d is no longer suspended when idle", v.ID)
 }
@@ -90,7 +90,7 @@ func setEnd(v *vm.VM, change job.VMChange) string {
 	}
 	switch {
 	case v.ExpiresAt.IsZero() && !was.ExpiresAt.IsZero():
-		return fmt.Sprintf("VM %d has no time any more, and stays", v.ID)
+		return fmt.Sprintf("VM %d no longer has a time limit, and stays", v.ID)
 	case v.ExpiresAt.IsZero() || v.ExpiresAt.Sub(was.ExpiresAt).Abs() < time.Minute && v.Expires() == was.Expires():
 		return ""
 	case v.Expires():
@@ -165,7 +165,7 @@ func (f *Fleet) expire(ctx context.Context) error {
 		var busy *job.FieldError
 		switch work := "end of " + v.Job; {
 		case many[v.Job]:
-			text := fmt.Sprintf("destroyed: %d VMs are kept for %s, and it was not used for longest", v.KeptMost, v.KeptOf)
+			text := fmt.Sprintf("destroyed: only %d VMs are kept for %s, and it was the least recently used", v.KeptMost, v.KeptOf)
 			if err := f.discardIf(ctx, v, text, func(v vm.VM) bool { return v.KeptOf != "" }); err != nil && !errors.As(err, &busy) {
 				return err
 			}
@@ -177,7 +177,7 @@ func (f *Fleet) expire(ctx context.Context) error {
 			f.background.Go(func() {
 				defer f.reaper.end(work)
 				if err := f.suspendAtEnd(ctx, v); err != nil && ctx.Err() == nil && !errors.As(err, &busy) {
-					f.o.Log.Warn("a VM whose time is over is not suspended, will be tried again", "job_id", v.Job, "vm_id", v.ID, "err", err)
+					f.o.Log.Warn("suspending a VM whose time is over failed, will be tried again", "job_id", v.Job, "vm_id", v.ID, "err", err)
 				}
 			})
 		}
@@ -265,7 +265,7 @@ func (f *Fleet) keepLeases(ctx context.Context, vms []vm.VM) {
 		})
 	}
 	if err != nil && ctx.Err() == nil {
-		f.o.Log.Warn("leases of VMs are not changed yet", "vms", len(watched), "err", err)
+		f.o.Log.Warn("leases of VMs could not be updated yet", "vms", len(watched), "err", err)
 	}
 }
 

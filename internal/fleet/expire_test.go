@@ -79,7 +79,7 @@ func TestSet_SoManyAreKept(t *testing.T) {
 				t.Errorf("%s: it is %s", v.Name, v.State)
 			}
 		}
-		if told := r.told(ids[0], "2 VMs are kept for gitlab, and it was not used for longest"); len(told) != 1 {
+		if told := r.told(ids[0], "only 2 VMs are kept for gitlab, and it was the least recently used"); len(told) != 1 {
 			t.Errorf("told %q", r.told(ids[0], ""))
 		}
 		for _, bad := range []job.VMChange{{KeptOf: "gitlab"}, {KeptOf: "gitlab", TTL: new(0)}, {TTL: &ttl, KeptOf: "a\nb"}, {TTL: &ttl, KeptOf: "gitlab", KeptMost: job.MaxKeep + 1}} {
@@ -185,7 +185,7 @@ func TestSet_TakesTheTimeAway(t *testing.T) {
 			t.Errorf("it expires at %v", v.ExpiresAt)
 		}
 		r.pass(24 * time.Hour)
-		if v := r.vm(id); !v.Stays() || len(r.told(id, "has no time any more, and stays")) != 1 {
+		if v := r.vm(id); !v.Stays() || len(r.told(id, "no longer has a time limit, and stays")) != 1 {
 			t.Errorf("%+v", v)
 		}
 	})

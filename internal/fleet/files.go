@@ -53,7 +53,7 @@ func (f *Fleet) WriteFile(ctx context.Context, w job.FileWrite) (written job.Fil
 func (f *Fleet) EditFile(ctx context.Context, edit job.FileEdit) (edited job.FileEdited, err error) {
 	err = cmp.Or(job.Needed("path", edit.Path), job.Needed("old", edit.Old))
 	if err == nil && edit.Old == edit.New {
-		err = &job.FieldError{Field: "new", Problem: "is the same as old", Remedy: "give the text that is to be there"}
+		err = &job.FieldError{Field: "new", Problem: "is the same as old", Remedy: "give the text to replace it with"}
 	}
 	if err = cmp.Or(err, f.mayWrite(edit.Path, false)); err != nil {
 		return edited, err
@@ -111,7 +111,7 @@ func (f *Fleet) LoginVM(ctx context.Context, ref, key string) (job.Tunnel, error
 		return nil, err
 	}
 	if f.mayWrite(".ssh/authorized_keys", false) != nil {
-		return nil, &job.FieldError{Field: "vm", Problem: "lets nobody in whose shell runs any command, as ALLOWED_COMMANDS is set", Remedy: "run commands as jobs instead"}
+		return nil, &job.FieldError{Field: "vm", Problem: "allows no logins, because ALLOWED_COMMANDS is set and a login's shell runs any command", Remedy: "run commands as jobs instead"}
 	}
 	return f.tunnel(ctx, ref, func(ctx context.Context, v vm.VM) (job.Tunnel, error) {
 		t, err := f.o.Guest.Login(ctx, v, key)

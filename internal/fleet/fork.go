@@ -35,7 +35,7 @@ func (f *Fleet) ForkVM(ctx context.Context, spec job.ForkSpec) (job.Forked, erro
 	if err != nil {
 		return job.Forked{}, err
 	}
-	f.o.Log.Info("copies of a VM asked for", "job_id", of.Job, "vm_id", of.ID, "count", len(copies), "client", job.ClientFrom(ctx))
+	f.o.Log.Info("copies of a VM requested", "job_id", of.Job, "vm_id", of.ID, "count", len(copies), "client", job.ClientFrom(ctx))
 	return f.awaitForks(ctx, of, copies, spec.Partial)
 }
 
@@ -290,7 +290,7 @@ func (f *Fleet) tendFork(ctx context.Context, id string) error {
 	}
 	switch {
 	case !whole:
-		return f.dropForks(ctx, id, copies, "the engine ended before all of them were asked for")
+		return f.dropForks(ctx, id, copies, "the engine ended before it had requested all of them")
 	case of.State != vm.Created || of.Unwanted:
 		return f.dropForks(ctx, id, copies, fmt.Sprintf("the original VM %d no longer exists", of.ID))
 	case failed != nil && !failed.Own.Fork.Partial:

@@ -107,7 +107,7 @@ func (f *Fleet) rename(ctx context.Context, j job.Job) []job.Event {
 	if err == nil {
 		return nil
 	}
-	f.o.Log.Warn("a VM's system keeps the name that it was made with", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
+	f.o.Log.Warn("a VM's host name could not be changed", "job_id", j.ID, "vm_id", j.VM.ID, "err", err)
 	return []job.Event{{Kind: job.EventWarning, Phase: job.PhaseProvision, Text: fmt.Sprintf("its host name stays %s: %v", j.VM.OnHost(), err)}}
 }
 

@@ -23,7 +23,7 @@ import (
 // What is being done to the VM meanwhile, in words: a use waits for the end of either.
 const (
 	napping = "suspended, as it is idle"
-	waking  = "resumed for who uses it"
+	waking  = "resumed, as it is used"
 )
 
 const (
@@ -176,7 +176,7 @@ func (f *Fleet) touch(ctx context.Context, id string) {
 		err = f.mark(ctx, v)
 	}
 	if err != nil {
-		f.o.Log.Debug("the use of a VM is not recorded", "job_id", id, "err", err)
+		f.o.Log.Debug("recording the use of a VM failed", "job_id", id, "err", err)
 	}
 }
 
@@ -268,7 +268,7 @@ func (f *Fleet) nap(ctx context.Context, v vm.VM) {
 	case err != nil:
 		f.idleSuspender.again[v.Job] = time.Now().Add(min(time.Minute<<min(f.idleSuspender.failed[v.Job], 10), maxNapOff))
 		f.idleSuspender.failed[v.Job]++
-		f.o.Log.Warn("a VM that is idle is not suspended", "job_id", v.Job, "vm_id", v.ID, "err", err)
+		f.o.Log.Warn("suspending an idle VM failed", "job_id", v.Job, "vm_id", v.ID, "err", err)
 	case !since.IsZero():
 		f.idleSuspender.down[v.Job] = since
 		delete(f.idleSuspender.failed, v.Job)

@@ -327,7 +327,7 @@ func TestSetVM_ChangesWhenAVMIsSuspended(t *testing.T) {
 		r.sleeps(id, false)
 		r.pass(24 * time.Hour)
 		r.sleeps(id, false)
-		if len(r.told(id, "is suspended from now on when it was not used for 20m0s")) != 1 || len(r.told(id, "is no longer suspended when idle")) != 1 {
+		if len(r.told(id, "will be suspended whenever it is not used for 20m0s")) != 1 || len(r.told(id, "is no longer suspended when idle")) != 1 {
 			t.Errorf("told %q", r.told(id, ""))
 		}
 	})

@@ -23,7 +23,7 @@ func (f *Fleet) Settle(ctx context.Context, id string, err error) error {
 			return gone(v), nil
 		}
 		told := *host
-		told.Remedy += "; or keep it, and have it forgotten: " + string(job.ForgetVM) + " " + v.Name
+		told.Remedy += "; or keep it, and make linus forget it: " + string(job.ForgetVM) + " " + v.Name
 		left = &told
 		if v.State == vm.LeftAlone && v.Reason == left.Text {
 			return nil, nil
@@ -114,7 +114,7 @@ func (f *Fleet) Forget(ctx context.Context, id string) error {
 	}
 	if v.State != vm.LeftAlone {
 		return &job.FieldError{
-			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it is not to be forgotten", v.Name), Remedy: "destroy it: " + string(job.DestroyVM) + " " + v.Name, Fault: job.FaultState,
+			Field: "vm", Problem: fmt.Sprintf("%q is not left alone, so it cannot be forgotten", v.Name), Remedy: "destroy it: " + string(job.DestroyVM) + " " + v.Name, Fault: job.FaultState,
 		}
 	}
 	if err := f.o.Provider.ForgetVM(ctx, v); err != nil {
@@ -122,14 +122,14 @@ func (f *Fleet) Forget(ctx context.Context, id string) error {
 	}
 	_, err = f.update(context.WithoutCancel(ctx), id, func(v *vm.VM) ([]job.Event, error) {
 		v.State = vm.Forgotten
-		text := fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)
+		text := fmt.Sprintf("VM %d was forgotten on request, and stays on the host", v.ID)
 		if behind := v.Network.Behind(); behind != "" {
 			text += "; " + behind
 		}
 		return []job.Event{{Kind: job.EventWarning, Text: text}}, nil
 	})
 	if err == nil {
-		f.o.Log.Warn("VM is forgotten by request, and stays on the host", "job_id", id, "vm_id", v.ID)
+		f.o.Log.Warn("VM forgotten on request, and stays on the host", "job_id", id, "vm_id", v.ID)
 	}
 	return err
 }

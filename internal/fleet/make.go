@@ -199,7 +199,7 @@ func (f *Fleet) create(ctx context.Context, o makeRequest, id string) (v vm.VM, 
 		if !removed && job.IsClass(err, job.HostExists) { // the VM is somebody else's
 			break
 		}
-		f.o.Log.Warn("the VM's creation is begun again", "job_id", id, "attempt", tries+1, "err", err)
+		f.o.Log.Warn("creation of the VM starts over", "job_id", id, "attempt", tries+1, "err", err)
 		told = nil
 	}
 	if refused(err) && v.ID == 0 && tries == 1 && !o.begun {

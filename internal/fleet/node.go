@@ -103,7 +103,7 @@ func (f *Fleet) node(ctx context.Context, name string) (job.NodeInfo, error) {
 		for i, n := range infos {
 			known[i] = n.Name
 		}
-		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%q is no node that VMs go to", name), Remedy: "use one of: " + strings.Join(known, ", "), Fault: job.FaultUnknown}
+		return job.NodeInfo{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%q is not a node that VMs go to", name), Remedy: "use one of: " + strings.Join(known, ", "), Fault: job.FaultUnknown}
 	}
 	return infos[at], nil
 }

@@ -130,7 +130,7 @@ func (f *Fleet) work(ctx context.Context, v vm.VM) {
 	err := f.makeVM(ctx, v)
 	if ctx.Err() != nil || job.IsEngineFault(err) {
 		if job.IsEngineFault(err) {
-			f.o.Log.Error("a fault of this engine's own holds a VM up", "job_id", v.Job, "err", err)
+			f.o.Log.Error("an internal fault of this engine holds up a VM", "job_id", v.Job, "err", err)
 		}
 		return
 	}

@@ -133,7 +133,7 @@ func (f *Fleet) poolInfo(row job.Pool, members []vm.VM) job.PoolInfo {
 	case info.Count(vm.MemberWarm) >= row.Warm && info.Count(vm.MemberHibernated) >= row.Hibernated:
 		info.State = "ready"
 	case row.Stopped(): // the state of the last tending may be of another version of the row
-		info.State = fmt.Sprintf("stopped after %d equal failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
+		info.State = fmt.Sprintf("stopped after %d identical failures: %s; resize it to try again", row.Failure.Count, row.Failure.Error)
 	default:
 		info.State = cmp.Or(f.pools.states[row.Name], filling)
 		if full != "" && info.State == filling {

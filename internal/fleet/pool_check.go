@@ -131,7 +131,7 @@ func (f *Fleet) shortOfNodes(ctx context.Context, others *job.Placement, p job.P
 	for n := range atOnce {
 		at, err := f.o.Placer.Place(ctx, *others)
 		if full, ok := errors.AsType[*job.NoRoomError](err); ok {
-			return fmt.Sprintf("%d of its VMs find no room beside the others: %v", atOnce-n, full), nil
+			return fmt.Sprintf("there is no room for %d of its VMs beside the others: %v", atOnce-n, full), nil
 		}
 		if err != nil {
 			return "", err

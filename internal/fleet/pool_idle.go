@@ -45,7 +45,7 @@ func (f *Fleet) ping(ctx context.Context, members []vm.VM) {
 			switch {
 			case asked != nil: // the host does not answer either
 			case status == vm.Stopped || status == vm.Gone || status == vm.Unproven:
-				f.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and not by us")
+				f.giveUp(ctx, m, "its VM is "+string(status)+" on the host, and linus did not do it")
 			case silent >= pingsMissed:
 				f.giveUp(ctx, m, "it does not answer: "+err.Error())
 			}
@@ -125,7 +125,7 @@ func (f *Fleet) hibernate(ctx context.Context, m vm.VM) bool {
 		if err != nil && !errors.Is(err, errChanged) && ctx.Err() == nil {
 			f.noteFailure(ctx, m, err.Error(), true)
 			if err := f.doom(ctx, m.Job, vm.MemberMaking, "it could not be suspended: "+err.Error()); err != nil {
-				f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
+				f.o.Log.Error("giving up a pool's member failed", "job_id", m.Job, "err", err)
 			}
 		}
 		f.pools.mu.Lock()

@@ -160,7 +160,7 @@ func (f *Fleet) noteLease(ctx context.Context, w job.Watched, state job.LeaseSta
 		}
 		status, err := f.o.Provider.Status(ctx, w.VM)
 		if state == job.LeaseOver || err == nil && status == vm.Gone {
-			f.giveUp(ctx, m, "the host has ended it, or somebody there")
+			f.giveUp(ctx, m, "it was ended by the host, or by somebody there")
 		}
 	}
 }

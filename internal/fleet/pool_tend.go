@@ -325,7 +325,7 @@ func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why s
 	if err != nil {
 		return err
 	}
-	f.o.Log.Info("pool gives a member up", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
+	f.o.Log.Info("pool gives up a member", "pool", v.Member.Pool, "job_id", id, "was", state, "why", why)
 	f.stopMaking(id)
 	return f.tellUnwanted(ctx)
 }
@@ -333,7 +333,7 @@ func (f *Fleet) doom(ctx context.Context, id string, state vm.MemberState, why s
 // giveUp is doom for a member as it was just read.
 func (f *Fleet) giveUp(ctx context.Context, m vm.VM, why string) {
 	if err := f.doom(ctx, m.Job, m.Member.State, why); err != nil && ctx.Err() == nil {
-		f.o.Log.Error("give a pool's member up failed", "job_id", m.Job, "err", err)
+		f.o.Log.Error("giving up a pool's member failed", "job_id", m.Job, "err", err)
 	}
 }
 

@@ -92,7 +92,7 @@ func TestPool_ReplacesMembers(t *testing.T) {
 			}
 		}, "is stopped on the host"},
 		{"that do not answer twice", func(r *rig, _ vm.VM) { r.host.Set(providertest.Behaviour{Pings: silent(2)}) }, "it does not answer"},
-		{"whose lease is over", func(r *rig, m vm.VM) { r.leases(job.LeaseOver) }, "the host has ended it"},
+		{"whose lease is over", func(r *rig, m vm.VM) { r.leases(job.LeaseOver) }, "it was ended by the host"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			bubble(t, func(r *rig) {

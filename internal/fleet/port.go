@@ -73,11 +73,11 @@ func (f *Fleet) unheard(ctx context.Context, v vm.VM, port int) string {
 	case err == nil:
 		return ""
 	case ours && field.Field == "port":
-		return fmt.Sprintf("nothing listens at port %d of VM %s's localhost yet; start there what is to answer", port, v.Name)
+		return fmt.Sprintf("nothing listens at port %d of VM %s's localhost yet; start the server there", port, v.Name)
 	case ours:
-		return fmt.Sprintf("whether something listens there is not known: %s; %s", field.Problem, field.Remedy)
+		return fmt.Sprintf("it is not known whether anything listens there: %s; %s", field.Problem, field.Remedy)
 	}
-	return fmt.Sprintf("whether something listens there is not known: VM %s did not say within %s", v.Name, portSeen)
+	return fmt.Sprintf("it is not known whether anything listens there: VM %s did not say within %s", v.Name, portSeen)
 }
 
 // ListPorts returns the exposed ports of a VM.

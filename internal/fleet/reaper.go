@@ -71,7 +71,7 @@ func (f *Fleet) Tend(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := f.tendVMs(ctx); err != nil && ctx.Err() == nil {
-			f.o.Log.Error("find VMs that are to be made or destroyed failed", "err", err)
+			f.o.Log.Error("finding VMs to create or destroy failed", "err", err)
 		}
 		ends, look := time.NewTimer(f.untilNextEnd()), false
 		select {
@@ -216,7 +216,7 @@ func (f *Fleet) tendVMs(ctx context.Context) error {
 		left = true
 		if wanted && v.Own.Copied() {
 			if !forking[v.Job] { // the original VM is gone, and its row
-				f.background.Go(func() { f.logged(ctx, v, f.giveForkUp(ctx, v, "the VM that it was to be a copy of is gone")) })
+				f.background.Go(func() { f.logged(ctx, v, f.giveForkUp(ctx, v, "the VM to copy is gone")) })
 			}
 			continue
 		}
@@ -313,7 +313,7 @@ func (f *Fleet) destroy(ctx context.Context, v vm.VM) {
 		}
 	}
 	if ctx.Err() == nil {
-		log.Info("VM that nobody wants is destroyed", "err", err)
+		log.Info("unwanted VM destroyed", "err", err)
 		f.TendSoon()
 	}
 }

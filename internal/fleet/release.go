@@ -105,7 +105,7 @@ func (f *Fleet) destroyClaimed(ctx context.Context, j job.Job) (_ func(*job.Job)
 	case vm.Destroyed:
 		return becomes(vm.Destroyed), true, nil
 	case vm.Forgotten:
-		return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is forgotten by request, and stays on the host", v.ID)}), false, nil
+		return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d was forgotten on request, and stays on the host", v.ID)}), false, nil
 	} // the VM's own row reports it until it is gone
 	return becomes(vm.Released, job.Event{Kind: job.EventWarning, Text: fmt.Sprintf("VM %d is left alone: %s; %s", v.ID, v.Reason, v.Remedy)}), false, nil
 }

@@ -38,7 +38,7 @@ func TestRelease_SaysOfAPoolsVMWhatWasSeen(t *testing.T) {
 		"left alone, then gone": {refused: refused, between: func(r *rig, v vm.VM) { _ = r.DestroyLeftAlone(context.Background(), v.Job) }, want: vm.Destroyed},
 		"left alone, then kept": {refused: refused, between: func(r *rig, v vm.VM) {
 			r.change(v.Job, func(v *vm.VM) { v.State = vm.Forgotten })
-		}, want: vm.Released, told: "is forgotten by request, and stays on the host"},
+		}, want: vm.Released, told: "was forgotten on request, and stays on the host"},
 	} {
 		for _, dies := range []bool{false, true} {
 			if tt.between != nil && !dies {

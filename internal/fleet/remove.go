@@ -88,7 +88,7 @@ func (f *Fleet) Sweep(ctx context.Context) (leaked int) {
 		}
 	}
 	if noteErr := f.noteTurned(ctx, vms, err == nil); noteErr != nil && ctx.Err() == nil {
-		f.o.Log.Warn("that VMs were turned on or off, and not by us, is not recorded yet", "err", noteErr)
+		f.o.Log.Warn("that VMs were turned on or off from outside linus could not be recorded yet", "err", noteErr)
 	}
 	return leaked
 }
@@ -174,7 +174,7 @@ func (f *Fleet) reap(ctx context.Context, there vm.VM) (unwanted bool, err error
 		if err != nil || status == vm.Gone {
 			return false, nil //nolint:nilerr // it went meanwhile, or will be seen the next time
 		}
-		log.Warn("VM that was destroyed is back, and not by us: left alone")
+		log.Warn("destroyed VM is back on the host, and linus did not put it there: left alone")
 		return true, nil
 	}
 	text := fmt.Sprintf("VM %d was found after the job's end and is destroyed", there.ID)

@@ -98,7 +98,7 @@ func templateTaken(name string) error {
 
 // noteTemplate records what a VM was saved as. A VM that has become the template is gone.
 func (f *Fleet) noteTemplate(ctx context.Context, saved vm.VM, t job.SavedTemplate) error {
-	text, phase := fmt.Sprintf("saved as template %s (VM %d), of a copy", t.Name, t.VMID), job.PhaseProvision
+	text, phase := fmt.Sprintf("a copy was saved as template %s (VM %d)", t.Name, t.VMID), job.PhaseProvision
 	if t.InPlace {
 		phase = job.PhaseDestroy
 		text = fmt.Sprintf("VM %d is now template %s, and no longer a VM", t.VMID, t.Name)

@@ -97,8 +97,8 @@ func lacksAgent(inv job.Inventory, m job.Manifest) *job.FieldError {
 	}
 	return &job.FieldError{
 		Field:   "manifest.agentType",
-		Problem: fmt.Sprintf("template %s has no %s: what was installed in it is %s", m.VMTemplate, agent, strings.Join(has, ", ")),
-		Remedy: fmt.Sprintf("build one that has it (%s %s another-name %s %q) and name it as vmTemplate; or say with agent.command what starts it",
+		Problem: fmt.Sprintf("template %s has no %s; installed in it: %s", m.VMTemplate, agent, strings.Join(has, ", ")),
+		Remedy: fmt.Sprintf("build one that has it (%s %s another-name %s %q) and name it as vmTemplate; or give the command that starts it as agent.command",
 			job.BuildTemplate, job.TemplateName, job.TemplateParts, strings.Join(append(slices.DeleteFunc(slices.Clone(has), func(p string) bool { return p == "none" }), agent), " ")),
 	}
 }

@@ -28,8 +28,8 @@ func TestFits_RefusesATemplateWithoutTheAgent(t *testing.T) {
 	}{
 		{"it has it", []string{"base", "node", "claude"}, claude, ""},
 		{"it does not say what it has", nil, claude, ""},
-		{"it lacks it", lacks, claude, `manifest.agentType: template agent-template has no claude: what was installed in it is base, node, codex; build one that has it ({template build} {template build name} another-name {template build bootstrap} "base node codex claude") and name it`},
-		{"it has nothing", []string{"none"}, claude, `is none; build one that has it ({template build} {template build name} another-name {template build bootstrap} "claude") and name it`},
+		{"it lacks it", lacks, claude, `manifest.agentType: template agent-template has no claude; installed in it: base, node, codex; build one that has it ({template build} {template build name} another-name {template build bootstrap} "base node codex claude") and name it`},
+		{"it has nothing", []string{"none"}, claude, `installed in it: none; build one that has it ({template build} {template build name} another-name {template build bootstrap} "claude") and name it`},
 		{"another agent", lacks, with(func(m *job.Manifest) { m.AgentType = "codex" }), ""},
 		{"no agent", lacks, with(func(m *job.Manifest) { m.AgentType = job.AgentScript }), ""},
 		{"another template", lacks, with(func(m *job.Manifest) { m.VMTemplate = "elsewhere" }), ""},

@@ -191,8 +191,8 @@ func (f *Fleet) RemoveVolume(ctx context.Context, ref string) (job.VolumeInfo, e
 	if err != nil {
 		if orphan, found := f.Volume(ctx, ref); found == nil && orphan.Status == job.VolumeOrphaned {
 			err = &job.FieldError{
-				Field: "volume", Problem: fmt.Sprintf("%q is orphaned: node %s has it, held by VM %d, and nothing is known of it here", orphan.Name, orphan.Node, orphan.VMID),
-				Remedy: fmt.Sprintf("if it is no other engine's: qm set %[1]d --protection 0 && qm destroy %[1]d, on that node", orphan.VMID), Fault: job.FaultState,
+				Field: "volume", Problem: fmt.Sprintf("%q is orphaned: node %s has it, held by VM %d, but this engine has no record of it", orphan.Name, orphan.Node, orphan.VMID),
+				Remedy: fmt.Sprintf("if it belongs to no other engine: qm set %[1]d --protection 0 && qm destroy %[1]d, on that node", orphan.VMID), Fault: job.FaultState,
 			}
 		}
 		return job.VolumeInfo{}, err

@@ -13,7 +13,7 @@ import (
 // can have the volume, and until the VM was seen without it.
 
 func inUse(v vm.Volume, by vm.VolumeUse) *job.FieldError {
-	how, remedy := "writes to it", "end that, or take the volume off it"
+	how, remedy := "writes to it", "end that, or detach the volume from it"
 	if by.ReadOnly {
 		how, remedy = "reads it", "mount it ro there as well, or detach the volume from it"
 	}

@@ -89,7 +89,7 @@ func TestSelect_StatusesOfOtherRows(t *testing.T) {
 	check("nodes", len(nodes), err)
 	nodes, err = job.Select(nodes, job.Query{Status: "online"})
 	check("a cordoned node", len(nodes), err)
-	pools, err := job.Select([]job.PoolInfo{{State: "stopped after 3 equal failures: x"}, {State: "paused: y"}, {State: "ready"}}, job.Query{Status: "paused"})
+	pools, err := job.Select([]job.PoolInfo{{State: "stopped after 3 identical failures: x"}, {State: "paused: y"}, {State: "ready"}}, job.Query{Status: "paused"})
 	check("pools", len(pools), err)
 	tokens, err := job.Select([]job.Token{{ID: "a", ExpiresAt: time.Now().Add(-time.Hour)}, {ID: "b"}}, job.Query{Status: "expired"})
 	check("tokens", len(tokens), err)
