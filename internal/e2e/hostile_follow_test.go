@@ -27,7 +27,7 @@ func TestVM_StoppedBeforeItsTaskRuns(t *testing.T) {
 			h.reach(t, id, moment)
 			h.qm(t, "stop", strconv.Itoa(h.vmOf(id)))
 			j := c.endsAs(id, "failed", "lost")
-			if text, _ := j["error"].(string); !strings.Contains(text, "its VM is stopped on the host, and not by us; look in the host's log who stopped it") {
+			if text, _ := j["error"].(string); !strings.Contains(text, "its VM is stopped on the host, and linus did not do it; check the host's log for who stopped it") {
 				t.Errorf("error: %v", j["error"])
 			}
 			h.waitGone(t)

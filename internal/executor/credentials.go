@@ -19,7 +19,7 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 	for i, name := range m.Credentials {
 		at := fmt.Sprintf("manifest.credentials[%d]", i)
 		if key, ok := job.KeyCredential(name); ok {
-			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is the key of an agent, for its own jobs alone", name), Remedy: "leave it out, and add a credential with the secret " + key.Secret + " for other jobs"}
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is an agent's key, for that agent's jobs only", name), Remedy: "leave it out, and add a credential with the secret " + key.Secret + " for other jobs"}
 		}
 		c, err := e.credential(ctx, name)
 		if errors.Is(err, job.ErrNotFound) {
@@ -29,7 +29,7 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 			return err
 		}
 		if c.SSH() {
-			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is a key for SSH, which requests do not get", name), Remedy: "name it in repository.credential"}
+			return &job.FieldError{Field: at, Problem: fmt.Sprintf("%q is an SSH key, which cannot be added to requests", name), Remedy: "name it in repository.credential"}
 		}
 		if _, given := m.Env[c.Env]; given || slices.Contains(m.Secrets, c.Env) {
 			return &job.FieldError{Field: at, Problem: fmt.Sprintf("both %q and the manifest's env or secrets set %s", name, c.Env), Remedy: "leave it out of these"}
@@ -39,7 +39,7 @@ func (e *Executor) checkCredentials(ctx context.Context, m job.Manifest) error {
 }
 
 func unknownCredential(at, name string) error {
-	return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those that there are", Fault: job.FaultUnknown}
+	return &job.FieldError{Field: at, Problem: fmt.Sprintf("there is no credential %q", name), Remedy: "linus credential list shows those there are", Fault: job.FaultUnknown}
 }
 
 // reachable returns an error if a network makes a job's credentials useless.

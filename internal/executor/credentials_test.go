@@ -64,10 +64,10 @@ func TestCredential_RefusedBeforeAnythingIsMade(t *testing.T) {
 	r.addCredential("key", "KEY")
 	r.makeVM("closed", func(m *job.Manifest) { m.Network.Egress = vm.EgressNone })
 	for says, change := range map[string]func(*job.Manifest){
-		`manifest.credentials[0]: "claude@api.anthropic.com" is the key of an agent, for its own jobs alone`: using("claude@api.anthropic.com"),
-		`manifest.credentials[0]: there is no credential "other"`:                                            using("other"),
-		"manifest.credentials: credentials need a network":                                                   func(m *job.Manifest) { m.Credentials, m.Network.Egress = []string{"github"}, vm.EgressNone },
-		"manifest.credentials: credentials need a network: the VM reaches no host (egress none)":             func(m *job.Manifest) { m.Credentials, m.VM = []string{"github"}, "closed" },
+		`manifest.credentials[0]: "claude@api.anthropic.com" is an agent's key, for that agent's jobs only`: using("claude@api.anthropic.com"),
+		`manifest.credentials[0]: there is no credential "other"`:                                           using("other"),
+		"manifest.credentials: credentials need a network":                                                  func(m *job.Manifest) { m.Credentials, m.Network.Egress = []string{"github"}, vm.EgressNone },
+		"manifest.credentials: credentials need a network: the VM reaches no host (egress none)":            func(m *job.Manifest) { m.Credentials, m.VM = []string{"github"}, "closed" },
 		`manifest.credentials[0]: both "github" and the manifest's env or secrets set GITHUB_TOKEN`: func(m *job.Manifest) {
 			m.Credentials, m.Env = []string{"github"}, map[string]string{"GITHUB_TOKEN": "x"}
 		},

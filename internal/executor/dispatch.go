@@ -129,7 +129,7 @@ func (e *Executor) resume(ctx context.Context, j job.Job) {
 		}
 		taken, err := false, error(nil)
 		if j, taken, err = e.take(ctx, j.ID); err != nil && ctx.Err() == nil {
-			e.o.Log.Error("take a job that had begun failed", "job_id", j.ID, "err", err)
+			e.o.Log.Error("taking up a job that had begun failed", "job_id", j.ID, "err", err)
 		}
 		if !taken {
 			return
@@ -179,7 +179,7 @@ func (e *Executor) startWaiting(ctx context.Context) {
 		e.mu.Unlock()
 		if err != nil {
 			if ctx.Err() == nil && !errors.Is(err, job.ErrNoSlot) {
-				e.o.Log.Error("take a waiting job failed", "job_id", id, "err", err)
+				e.o.Log.Error("taking up a waiting job failed", "job_id", id, "err", err)
 			}
 			return
 		}
@@ -212,6 +212,6 @@ func (e *Executor) learnPrincipals(ctx context.Context) {
 		e.queue.unknown = true
 	}
 	if err != nil && ctx.Err() == nil {
-		e.o.Log.Error("read whose the waiting jobs are failed", "err", err)
+		e.o.Log.Error("reading the owners of the waiting jobs failed", "err", err)
 	}
 }

@@ -76,7 +76,7 @@ func TestJob_VMThatGoesDownBeforeItsTaskRunsIsLostAtOnce(t *testing.T) {
 					r.opts.HeartbeatThreshold = time.Hour
 					r.restart()
 					j := r.wait(r.submit())
-					if o := j.Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is "+string(status)+" on the host, and not by us; look in the host's log") {
+					if o := j.Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is "+string(status)+" on the host, and linus did not do it; check the host's log") {
 						t.Errorf("outcome %+v", o)
 					}
 					if j.Phase != "" {
@@ -106,7 +106,7 @@ func TestJob_VMThatGoesDownBeforeItHasItsVolumesIsLost(t *testing.T) {
 	r.stop()
 	r.opts.Provider = fallingHost{r.fake, r.fake}
 	r.restart()
-	if o := r.wait(r.submit(mounts("cache", ""))).Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is stopped on the host, and not by us") {
+	if o := r.wait(r.submit(mounts("cache", ""))).Outcome; o.Reason != job.ReasonLost || !strings.Contains(o.Error, "its VM is stopped on the host, and linus did not do it") {
 		t.Errorf("outcome %+v", o)
 	}
 	r.noLeaks()

@@ -41,7 +41,7 @@ func (e *Executor) checkSelf(ctx context.Context) (wrong []job.Check) {
 		}
 	}
 	if n > 0 {
-		fail("engine", fmt.Sprintf("this engine cannot continue %d of its jobs, such as: %s", n, text), "the jobs wait for that, and their VMs work on; see the engine's log")
+		fail("engine", fmt.Sprintf("this engine cannot continue %d of its jobs, such as: %s", n, text), "the jobs wait until it can, and their VMs keep working; see the engine's log")
 	}
 	return wrong
 }

@@ -77,7 +77,7 @@ func (g *guard) may(ctx context.Context, v *job.Verb, ref string) error {
 	case job.OfJobs, job.OfVMs, job.OfNew, job.OfAll:
 		return nil
 	}
-	return fmt.Errorf("not allowed: nobody has decided what %s is about", v.Name)
+	return fmt.Errorf("not allowed: no rule says what %s is about", v.Name)
 }
 
 // whose returns the principal whose jobs a caller sees when it asks for those of a principal, or

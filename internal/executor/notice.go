@@ -16,7 +16,7 @@ func (e *Executor) handlePeerNotices(ctx context.Context) {
 		}
 	})
 	if err != nil && ctx.Err() == nil {
-		e.o.Log.Error("other engines' notices are not heard: their changes show some seconds later", "err", err)
+		e.o.Log.Error("notices from other engines do not arrive: their changes show some seconds late", "err", err)
 	}
 }
 

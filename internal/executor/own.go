@@ -33,7 +33,7 @@ func (e *Executor) retryEngineFaults(ctx context.Context, r *run, work func() er
 		since, first := e.held(r, r.capture.ShownError(err))
 		if first {
 			pause = firstOwnPause
-			e.o.Log.Error("a fault of this engine's own holds a job up", "job_id", r.id, "err", err)
+			e.o.Log.Error("an internal fault of this engine holds up a job", "job_id", r.id, "err", err)
 			e.tellHeld(ctx, r.id)
 		}
 		if since > r.patience {
@@ -79,7 +79,7 @@ func (e *Executor) heldUp(r *run) []job.Event {
 		return nil
 	}
 	return []job.Event{{At: now(), Kind: job.EventWarning, Text: "held up for " + time.Since(f.since).Round(time.Second).String() +
-		" by a fault of this engine's own, which says nothing of the VM: " + f.text}}
+		" by an internal fault of this engine, which says nothing about the VM: " + f.text}}
 }
 
 func (e *Executor) passed(r *run) {

@@ -192,7 +192,7 @@ func (e *Executor) failed(ctx context.Context, r *run, p phase, err error) (chan
 	case ctx.Err() != nil:
 		return nil, ending
 	case own != nil:
-		e.o.Log.Error("give a pool's VM back failed", "job_id", r.id, "err", own)
+		e.o.Log.Error("giving back a pool's VM failed", "job_id", r.id, "err", own)
 		err = errors.Join(err, own)
 	case back != nil:
 		return back, life

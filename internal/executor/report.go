@@ -109,7 +109,7 @@ func (h heard) late() []job.Event {
 	case 1:
 		return []job.Event{{Kind: job.EventIgnored, Text: "complete with " + h.end + ": the job had ended"}}
 	}
-	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, at last with %s: the job had ended", h.ends, h.end)}}
+	return []job.Event{{Kind: job.EventIgnored, Text: fmt.Sprintf("%d times complete, the last with %s: the job had ended", h.ends, h.end)}}
 }
 
 // AppendOutput stores output that a runner sends and returns the offset to send next, which may be

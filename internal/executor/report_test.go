@@ -111,7 +111,7 @@ func TestReport_LateAndRepeatedChangeNothing(t *testing.T) {
 	if j := r.wait(id); j.Status != job.Failed || j.Outcome.Reason != job.ReasonCancelled {
 		t.Errorf("job %+v", j.Outcome)
 	}
-	want := fmt.Sprintf("%d times complete, at last with exit code %d: the job had ended", flood, (flood-1)%256)
+	want := fmt.Sprintf("%d times complete, the last with exit code %d: the job had ended", flood, (flood-1)%256)
 	if got := r.events(id, job.EventIgnored); len(got) != 1 || got[0] != want {
 		t.Errorf("ignored: %.3q, want %q", got, want)
 	}

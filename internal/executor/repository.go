@@ -166,7 +166,7 @@ func (e *Executor) takeBundle(ctx, work context.Context, r *run, j job.Job, c *j
 		got.Skipped.Skip(job.BundleArtifact, err.Error())
 		return errors.Join(err, e.o.Captured.DropArtifact(ctx, j.ID, job.BundleArtifact))
 	case err != nil:
-		return fmt.Errorf("what the task has committed could not be checked, and is in %s as its VM has made it: %w", job.BundleArtifact, err)
+		return fmt.Errorf("what the task has committed could not be checked; it is in %s as the VM made it: %w", job.BundleArtifact, err)
 	}
 	return e.pushCommits(ctx, work, q, j, c)
 }

@@ -186,9 +186,9 @@ func TestRepository_ProblemsAreTold(t *testing.T) {
 	if j := r.wait(r.submit(onRepository("fix"))); !strings.Contains(j.Repository.Problem, "the task has not succeeded") || len(j.Artifacts) != 2 {
 		t.Errorf("%+v, %v", j.Repository, j.Artifacts)
 	}
-	f.hostile = &job.MalformedBundle{Err: errors.New("it is no bundle of git's")}
+	f.hostile = &job.MalformedBundle{Err: errors.New("it is not a git bundle")}
 	j := r.wait(r.submit(onRepository("fix")))
-	if len(j.Artifacts) != 0 || j.Repository.Commits != 0 || !strings.Contains(j.Repository.Problem, "no bundle of git's") || j.ArtifactsSkippedCount != 1 {
+	if len(j.Artifacts) != 0 || j.Repository.Commits != 0 || !strings.Contains(j.Repository.Problem, "not a git bundle") || j.ArtifactsSkippedCount != 1 {
 		t.Errorf("%+v, %v", j.Repository, j.Artifacts)
 	}
 }
@@ -204,7 +204,7 @@ func TestRepository_WhatCouldNotBeCheckedIsKept(t *testing.T) {
 		j := r.wait(r.submit(onRepository("fix")))
 		files, _ := r.artifacts(j.ID)
 		if files[job.BundleArtifact] != "bundle" || len(j.Artifacts) != 1 || j.Repository.Pushed != "" ||
-			!strings.Contains(j.Repository.Problem, "could not be checked, and is in repository.bundle as its VM has made it: "+why) {
+			!strings.Contains(j.Repository.Problem, "could not be checked; it is in repository.bundle as the VM made it: "+why) {
 			t.Errorf("%+v, %v", j.Repository, files)
 		}
 	}

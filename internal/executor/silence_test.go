@@ -56,7 +56,7 @@ func TestFollow_AVMThatMovesIsFollowed(t *testing.T) {
 	}
 	events, err := r.store.Events(t.Context(), j.ID, 0)
 	if err != nil || !slices.ContainsFunc(events, func(e job.Event) bool {
-		return strings.Contains(e.Text, "is at 10.97.0.7 now, as its guest says, and not at "+before)
+		return strings.Contains(e.Text, "is now at 10.97.0.7, according to its guest, and no longer at "+before)
 	}) {
 		t.Errorf("events %+v, %v", events, err)
 	}

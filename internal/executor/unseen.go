@@ -124,7 +124,7 @@ func (e *Executor) move(ctx context.Context, j job.Job, ip string) bool {
 	v.IP = ip
 	event := job.Event{
 		Kind: job.EventProgress, Phase: job.PhaseRun,
-		Text: fmt.Sprintf("VM %d is at %s now, as its guest says, and not at %s any more", v.ID, ip, j.VM.IP),
+		Text: fmt.Sprintf("VM %d is now at %s, according to its guest, and no longer at %s", v.ID, ip, j.VM.IP),
 	}
 	err := e.o.Fleet.Identify(ctx, v)
 	if err == nil {

@@ -12,14 +12,14 @@ import (
 type downError struct{ status vm.Status }
 
 func (e *downError) Error() string {
-	remedy := "look in the host's log who stopped it, or whether the host restarted, and submit the job again"
+	remedy := "check the host's log for who stopped it, or whether the host restarted, and submit the job again"
 	switch e.status {
 	case vm.Gone:
-		remedy = "look in the host's log who destroyed it, and submit the job again"
+		remedy = "check the host's log for who destroyed it, and submit the job again"
 	case vm.Suspended:
-		remedy = "look in the host's log who suspended it, and submit the job again"
+		remedy = "check the host's log for who suspended it, and submit the job again"
 	}
-	return fmt.Sprintf("its VM is %s on the host, and not by us; %s", e.status, remedy)
+	return fmt.Sprintf("its VM is %s on the host, and linus did not do it; %s", e.status, remedy)
 }
 
 // whileUp calls work, which connects to the job's VM, and returns early if the VM does not run.

@@ -97,7 +97,7 @@ func (e *Executor) tellDispatchers(ctx context.Context) {
 		return []job.Webhook{{ID: "msg_" + uuid.NewString(), Body: body, CreatedAt: now(), NextAt: now()}}
 	})
 	if err != nil && ctx.Err() == nil {
-		e.o.Log.Error("what has become of dispatchers is not told yet", "err", err)
+		e.o.Log.Error("changes of dispatchers could not be reported yet", "err", err)
 	}
 }
 
