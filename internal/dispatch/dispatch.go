@@ -297,7 +297,7 @@ func (d *dispatcher) noMore(ctx context.Context, s Session) {
 	ctx, done := context.WithTimeout(ctx, askTime)
 	defer done()
 	if _, err := d.Engine.WriteFile(ctx, job.FileWrite{VM: s.Job, Path: memory + s.Name + over, Mode: "0600"}); err != nil {
-		d.logOf(s).Warn("a VM may wait for its work, and cannot be told that none comes; it ends within 5 minutes then", "err", err)
+		d.logOf(s).Warn("a VM may be waiting for its work, and cannot be told that none will come; if so, it ends within 5 minutes", "err", err)
 	}
 }
 

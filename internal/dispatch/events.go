@@ -52,7 +52,7 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	mac := hmac.New(sha256.New, []byte(e.Secret))
 	mac.Write(body)
 	if err != nil || !hmac.Equal(given, mac.Sum(nil)) {
-		http.Error(w, "the signature is not of the webhook's secret", http.StatusUnauthorized)
+		http.Error(w, "the signature was not made with the webhook's secret", http.StatusUnauthorized)
 		return
 	}
 	if kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); kind != "application/json" {
@@ -64,11 +64,11 @@ func (e *Events) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if id := r.Header.Get(e.Service + "-Delivery"); id == "" || len(id) > 100 || !e.first(id) || !e.first(string(given)) { // the ID is not signed
-		http.Error(w, "this delivery has come before, or has no ID", http.StatusConflict)
+		http.Error(w, "this delivery was received before, or has no ID", http.StatusConflict)
 		return
 	}
 	if err := e.Hear(body); err != nil {
-		http.Error(w, "the event is no "+e.Kind, http.StatusBadRequest)
+		http.Error(w, "the event is not a "+e.Kind, http.StatusBadRequest)
 		return
 	}
 	w.WriteHeader(http.StatusNoContent)

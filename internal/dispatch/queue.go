@@ -60,7 +60,7 @@ func (q *queue) poll(ctx context.Context) (*claimed, error) {
 	case w == nil || w.ID == "":
 		return nil, err
 	case err == nil && w.Data.Type == "":
-		return nil, fmt.Errorf("the queue's answer is no item of work: %s is of no type", Line(w.ID))
+		return nil, fmt.Errorf("the queue's answer is not an item of work: %s has no type", Line(w.ID))
 	}
 	return w, err
 }
@@ -73,7 +73,7 @@ func (q *queue) ack(ctx context.Context, id string) error {
 func (q *queue) beat(ctx context.Context, id, last string) (h heartbeat, err error) {
 	err = q.do(ctx, http.MethodPost, "/"+url.PathEscape(id)+"/heartbeat", url.Values{"expected_last_heartbeat": {last}}, nil, &h)
 	if err == nil && (h.State == "" || h.LastHeartbeat == "") { // an empty answer would end the lease
-		err = errors.New("the queue's answer is none to a heartbeat")
+		err = errors.New("the queue's answer is not an answer to a heartbeat")
 	}
 	return h, err
 }

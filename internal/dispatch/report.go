@@ -70,7 +70,7 @@ func (d *dispatcher) reports(ctx context.Context, drain func()) (last func(error
 		case err != nil && waits:
 			d.Log.Warn("the engine does not say yet whether this dispatcher is drained: it takes no work until then", "err", err)
 		case err != nil:
-			d.Log.Debug("the engine is not told how this dispatcher is", "err", err)
+			d.Log.Debug("this dispatcher's state could not be reported to the engine", "err", err)
 		case got.Draining && waits:
 			warn()
 		case got.Draining:

@@ -209,7 +209,7 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	}
 	many := len(all) > maxWaiting
 	if many && !d.many {
-		d.Log.Warn("the queue says that more waits than can be: the oldest count", "waiting", len(all))
+		d.Log.Warn("the queue reports more waiting work than is possible: only the oldest counts", "waiting", len(all))
 	}
 	all, d.many = all[:min(len(all), maxWaiting)], many
 	odd, why := 0, error(nil)
@@ -224,7 +224,7 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 		}
 	}
 	if odd > 0 && odd != d.odd {
-		d.Log.Warn("the queue has work that cannot be", "pieces", odd, "err", why)
+		d.Log.Warn("the queue has invalid work", "pieces", odd, "err", why)
 	}
 	d.odd = odd
 	return work, nil
@@ -282,12 +282,12 @@ func (d *dispatcher) serve(ctx context.Context, s Session, m job.Manifest, log *
 		d.toEnd(ctx, s, log)
 		return
 	case errors.Is(err, errUnsure):
-		log.Warn("no answer says that the VM has its work; it ends if it has not", "err", err)
+		log.Warn("it is not known whether the VM received its work; the VM ends if it did not", "err", err)
 		d.sessions.Go(func() { d.noMore(ctx, s) })
 		d.toEnd(ctx, s, log)
 		return
 	}
-	log.Warn("the session does not begin here", "err", err)
+	log.Warn("the session could not be started here", "err", err)
 	var o *job.Outcome
 	if s.Job != "" {
 		d.cancel(ctx, s.Job)
@@ -407,7 +407,7 @@ func (d *dispatcher) released(ctx context.Context, s Session, o *job.Outcome) bo
 	defer done()
 	err := d.q.Release(within, s, o)
 	if err != nil {
-		d.logOf(s).Warn("what the session may have left in the queue is not taken back yet", "err", err)
+		d.logOf(s).Warn("what the session may have left in the queue could not be taken back yet", "err", err)
 	}
 	return err == nil
 }

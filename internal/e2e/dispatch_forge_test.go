@@ -81,7 +81,7 @@ func TestDispatch_ServesJobsOfForges(t *testing.T) {
 			})
 			s.End(gone)
 			if !gitea { // its runner knows which job it is for
-				h.until(t, func() bool { return strings.Contains(next.String(), "waits no more") })
+				h.until(t, func() bool { return strings.Contains(next.String(), "is no longer waiting") })
 			}
 			if err := next.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 				t.Fatal(err)

@@ -105,7 +105,7 @@ func New(o Options) (dispatch.Queue, error) {
 	case o.API != "" && (err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" || u.RawQuery != "" || u.User != nil):
 		return nil, fmt.Errorf("%q is not the URL of an API: give one such as https://HOST/api/v3, or none for github.com", o.API)
 	case o.Organization == "" && len(o.Repositories) == 0:
-		return nil, errors.New("nothing is to be served: give repositories, as owner/name, or an organization")
+		return nil, errors.New("there is nothing to serve: give repositories, as owner/name, or an organization")
 	case o.Organization != "" && !organizationName.MatchString(o.Organization):
 		return nil, fmt.Errorf("%q is not an organization's name", o.Organization)
 	case len(o.Repositories) > maxServed:
@@ -169,7 +169,7 @@ func (q *Queue) scope(s dispatch.Session) (string, error) {
 	case q.Organization != "":
 		return "/orgs/" + q.Organization, nil
 	case !repositoryName.MatchString(s.Work.Of):
-		return "", fmt.Errorf("session %s is of %q, which is no repository", s.Name, s.Work.Of)
+		return "", fmt.Errorf("session %s is for %q, which is not a repository", s.Name, s.Work.Of)
 	}
 	return "/repos/" + s.Work.Of, nil
 }
@@ -195,7 +195,7 @@ func (q *Queue) refused(scope string, err error) error {
 	}
 	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
-		return &dispatch.Fatal{Err: fmt.Errorf("GitHub does not know the key any more, or never did: %w; give another", err)}
+		return &dispatch.Fatal{Err: fmt.Errorf("GitHub does not know the key, or no longer does: %w; give another", err)}
 	case http.StatusForbidden:
 		return &dispatch.Fatal{Err: fmt.Errorf("the key may not register runners at %s: %w; it needs the rights %s, and group %s must be one that is yours", where, err, needs, q.groupName())}
 	case http.StatusNotFound:
@@ -245,7 +245,7 @@ func (q *Queue) groupID(ctx context.Context) (int64, error) {
 			break
 		}
 	}
-	return 0, &dispatch.Fatal{Err: fmt.Errorf("organization %s has no group %q of runners: look at its settings, Actions, Runner groups", q.Organization, q.Group)}
+	return 0, &dispatch.Fatal{Err: fmt.Errorf("organization %s has no runner group %q: look at its settings, Actions, Runner groups", q.Organization, q.Group)}
 }
 
 // Claim reports whether the job still waits: GitHub gives it to whichever runner comes first.
@@ -301,7 +301,7 @@ func (q *Queue) Handover(ctx context.Context, s dispatch.Session) (dispatch.Hand
 	case dispatch.Code(err) == http.StatusConflict:
 		return dispatch.Handover{}, fmt.Errorf("GitHub has a runner %s already that does not go away: %w", s.Name, err)
 	case dispatch.Code(err) == http.StatusUnprocessableEntity:
-		return dispatch.Handover{}, fmt.Errorf("GitHub takes no runner with the labels %q in group %s: %w; look at the labels of the job (runs-on) and at the group", s.Work.Labels, q.groupName(), err)
+		return dispatch.Handover{}, fmt.Errorf("GitHub accepts no runner with the labels %q in group %s: %w; look at the labels of the job (runs-on) and at the group", s.Work.Labels, q.groupName(), err)
 	case err != nil:
 		return dispatch.Handover{}, q.refused(scope, err)
 	case got.Config == "":

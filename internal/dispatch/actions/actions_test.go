@@ -294,7 +294,7 @@ func TestErrors_SayWhatToDo(t *testing.T) {
 		{"an organization's", Options{Organization: "acme"}, answer("/runners", 403, "Resource not accessible by integration"), waiting, "Self-hosted runners, write", true},
 		{"no such repository", Options{}, answer("/runners", 404, "Not Found"), waiting, "there is no acme/web", true},
 		{"workflows that are not seen", Options{}, answer("/runs", 403, "Resource not accessible by integration"), waiting, "right to read Actions", true},
-		{"no such group", Options{Organization: "acme", Group: "none"}, nil, waiting, `no group "none"`, true},
+		{"no such group", Options{Organization: "acme", Group: "none"}, nil, waiting, `no runner group "none"`, true},
 		{"GitHub's own group", Options{Organization: "acme", Group: "2"}, nil, handover, `group "2" must be one that is yours`, true},
 		{"a group's ID that is none", Options{Organization: "acme", Group: "99999"}, nil, handover, `no group "99999"`, true},
 		{"labels that are none", Options{}, answer("/generate-jitconfig", 422, "Invalid request"), handover, "look at the labels of the job", false},
@@ -320,15 +320,15 @@ func TestErrors_SayWhatToDo(t *testing.T) {
 func TestNew_RefusesWhatCannotBe(t *testing.T) {
 	key := Key{Token: "t"}
 	for want, o := range map[string]Options{
-		"is not the URL of an API": {API: "ftp://x", Key: key, Organization: "acme"},
-		"nothing is to be served":  {Key: key},
-		"not an organization's":    {Key: key, Organization: "a/b"},
-		"is not a repository":      {Key: key, Repositories: []string{"web"}},
-		"../":                      {Key: key, Repositories: []string{"acme/../x"}},
-		"acme/..":                  {Key: key, Repositories: []string{"acme/.."}},
-		"has one owner":            {Key: key, Organization: "acme", Repositories: []string{"other/web"}},
-		"only organizations have":  {Key: key, Repositories: []string{web}, Group: "builders"},
-		"no key":                   {Repositories: []string{web}},
+		"is not the URL of an API":  {API: "ftp://x", Key: key, Organization: "acme"},
+		"there is nothing to serve": {Key: key},
+		"not an organization's":     {Key: key, Organization: "a/b"},
+		"is not a repository":       {Key: key, Repositories: []string{"web"}},
+		"../":                       {Key: key, Repositories: []string{"acme/../x"}},
+		"acme/..":                   {Key: key, Repositories: []string{"acme/.."}},
+		"has one owner":             {Key: key, Organization: "acme", Repositories: []string{"other/web"}},
+		"only organizations have":   {Key: key, Repositories: []string{web}, Group: "builders"},
+		"no key":                    {Repositories: []string{web}},
 	} {
 		if _, err := New(o); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %s", err, want)

@@ -46,7 +46,7 @@ func (h hooked) hear(action, repository string, j workflowJob) {
 		return
 	}
 	if len(h.noted) >= maxNoted {
-		h.Log.Warn("webhooks tell of more runs than can be looked at; the next look at all finds the others", "noted", len(h.noted))
+		h.Log.Warn("webhooks report more runs than can be looked at; the next full look finds the others", "noted", len(h.noted))
 		return
 	}
 	h.noted[noted{repository, j.Run}] = 0

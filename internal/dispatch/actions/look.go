@@ -304,7 +304,7 @@ func (q *Queue) lookAtNoted(ctx context.Context) error {
 			return q.unseen(n.repository, err)
 		}
 		if err != nil && dispatch.Code(err) != http.StatusNotFound {
-			q.once("unseen "+n.repository, "a run that a webhook tells of is not looked at: the next look at all may find it", "repository", n.repository, "err", err)
+			q.once("unseen "+n.repository, "a run that a webhook reported is not looked at: the next full look may find it", "repository", n.repository, "err", err)
 		}
 		q.mu.Lock()
 		delete(q.noted, n)

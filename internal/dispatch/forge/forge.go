@@ -163,11 +163,11 @@ func New(o Options) (dispatch.Queue, error) {
 	}
 	for _, l := range o.Labels {
 		if !labelName.MatchString(l) {
-			return nil, fmt.Errorf("label %q is none: use letters, digits and _.-", l)
+			return nil, fmt.Errorf("%q is not a label: use letters, digits and _.-", l)
 		}
 	}
 	if o.Token == "" {
-		return nil, errors.New("there is no token of the forge's API")
+		return nil, errors.New("there is no token for the forge's API")
 	}
 	if q.Idle <= 0 {
 		q.Idle = defaultIdle
@@ -176,7 +176,7 @@ func New(o Options) (dispatch.Queue, error) {
 		return q, nil
 	}
 	if o.Kind != Gitea {
-		return nil, fmt.Errorf("%s has no webhook for jobs that wait: it is asked instead; leave the secret out", o.Kind)
+		return nil, fmt.Errorf("%s has no webhook for waiting jobs: it is polled instead; leave the secret out", o.Kind)
 	}
 	return hooked{q}, nil
 }
@@ -228,9 +228,9 @@ func (q *Queue) check(ctx context.Context) error {
 	where := strings.TrimPrefix(strings.TrimPrefix(strings.TrimPrefix(q.scope, "/repos/"), "/orgs/"), "/")
 	switch dispatch.Code(err) {
 	case http.StatusUnauthorized:
-		return &dispatch.Fatal{Err: fmt.Errorf("the forge does not know the token any more, or never did: %w; give another", err)}
+		return &dispatch.Fatal{Err: fmt.Errorf("the forge does not know the token, or no longer does: %w; give another", err)}
 	case http.StatusForbidden:
-		return &dispatch.Fatal{Err: fmt.Errorf("the token may not register runners for %s: %w; it needs to write repository, organization or admin, as runners are registered there, of somebody who administers that", where, err)}
+		return &dispatch.Fatal{Err: fmt.Errorf("the token may not register runners for %s: %w; it needs write access to repository, organization or admin, whichever the runners are registered at, and must belong to somebody who administers that", where, err)}
 	case http.StatusNotFound:
 		if is := q.tooOld(ctx); is != "" {
 			return &dispatch.Fatal{Err: fmt.Errorf("this Gitea is version %s, which has no runners for one job: %w; update it to 1.24, or to 1.25, which lists jobs", is, err)}
@@ -334,7 +334,7 @@ func (q *Queue) look(ctx context.Context) (jobs []forgeJob, err error) {
 		if q.HookSecret == "" {
 			return nil, &dispatch.Fatal{Err: fmt.Errorf("this Gitea does not list jobs (1.25 does), and there is no webhook: %w; give a webhook's secret", err)}
 		}
-		q.Log.Warn("this Gitea does not list jobs, as 1.25 does: those that its webhook tells of are served, and none that waited before")
+		q.Log.Warn("this Gitea does not list jobs, as 1.25 does: only jobs that its webhook reports are served, none that waited before")
 		q.listed = false
 		return nil, nil
 	}
@@ -402,7 +402,7 @@ func (q *Queue) handle(ctx context.Context, s dispatch.Session) (string, error) 
 		}
 		return j.Handle, nil
 	}
-	return "", fmt.Errorf("job %s waits no more: %w", s.Work.ID, dispatch.ErrLost)
+	return "", fmt.Errorf("job %s is no longer waiting: %w", s.Work.ID, dispatch.ErrLost)
 }
 
 // registerAtForgejo makes RegisterRunner's request.

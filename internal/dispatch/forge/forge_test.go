@@ -129,7 +129,7 @@ func TestHandover_OfAJobThatWaitsNoMore(t *testing.T) {
 }
 
 func TestWaiting_RefusedForGood(t *testing.T) {
-	for status, says := range map[int]string{401: "give another", 403: "it needs to write repository", 404: "or does not show it to this token"} {
+	for status, says := range map[int]string{401: "give another", 403: "it needs write access to repository", 404: "or does not show it to this token"} {
 		for _, kind := range kinds {
 			s := forgetest.New(t, kind == forge.Gitea)
 			s.Break(func(w http.ResponseWriter, _ *http.Request) { http.Error(w, `{"message":"no\u001b[31m"}`, status) })
@@ -246,15 +246,15 @@ func TestQueue_HostileAnswers(t *testing.T) {
 func TestNew_Refuses(t *testing.T) {
 	good := forge.Options{Kind: forge.Gitea, URL: "https://forge.example", Token: "x", Repository: "a/b", Labels: []string{"linus"}}
 	for says, change := range map[string]func(o *forge.Options){
-		"is not the URL of a forge":            func(o *forge.Options) { o.URL = "forge.example" },
-		"not the URL of a forge: give one":     func(o *forge.Options) { o.URL = "https://user:word@forge.example" },
-		"give one of: a repository":            func(o *forge.Options) { o.Organization = "a" },
-		"is not a repository: give owner/name": func(o *forge.Options) { o.Repository = "a/b/../c" },
-		"is not an organization's name":        func(o *forge.Options) { o.Repository, o.Organization = "", "a/b" },
-		"labels: give 1 to 50":                 func(o *forge.Options) { o.Labels = nil },
-		`label "a:b" is none`:                  func(o *forge.Options) { o.Labels = []string{"a:b"} },
-		"there is no token":                    func(o *forge.Options) { o.Token = "" },
-		"forgejo has no webhook for jobs":      func(o *forge.Options) { o.Kind, o.HookSecret = forge.Forgejo, "s" },
+		"is not the URL of a forge":               func(o *forge.Options) { o.URL = "forge.example" },
+		"not the URL of a forge: give one":        func(o *forge.Options) { o.URL = "https://user:word@forge.example" },
+		"give one of: a repository":               func(o *forge.Options) { o.Organization = "a" },
+		"is not a repository: give owner/name":    func(o *forge.Options) { o.Repository = "a/b/../c" },
+		"is not an organization's name":           func(o *forge.Options) { o.Repository, o.Organization = "", "a/b" },
+		"labels: give 1 to 50":                    func(o *forge.Options) { o.Labels = nil },
+		`"a:b" is not a label`:                    func(o *forge.Options) { o.Labels = []string{"a:b"} },
+		"there is no token":                       func(o *forge.Options) { o.Token = "" },
+		"forgejo has no webhook for waiting jobs": func(o *forge.Options) { o.Kind, o.HookSecret = forge.Forgejo, "s" },
 	} {
 		o := good
 		change(&o)
