@@ -121,7 +121,7 @@ func (s *server) buildRoute(w http.ResponseWriter, r *http.Request, at string, p
 	offset := r.URL.Query().Get("logsOffset")
 	from, err := strconv.ParseUint(cmp.Or(offset, "0"), 10, 30)
 	if err != nil {
-		return invalid("logsOffset", fmt.Sprintf("%.40q is no number of lines", offset), "leave it out, or give how many lines are known")
+		return invalid("logsOffset", fmt.Sprintf("%.40q is not a number of lines", offset), "leave it out, or give the number of lines you have")
 	}
 	b, err := s.findBuild(r.Context(), parts[1], parts[3], p.Owner(), int(from))
 	if err != nil {
@@ -158,7 +158,7 @@ func (s *server) requestBuild(w http.ResponseWriter, r *http.Request, p job.Prin
 		return err
 	}
 	if err := job.CheckTemplateName(name + next); err != nil || strings.HasSuffix(name, next) {
-		return invalid("name", fmt.Sprintf("%q is too long, or ends in %s, as templates do that are to take another's place", name, next), fmt.Sprintf("give at most %d characters, and another end", 63-len(next)))
+		return invalid("name", fmt.Sprintf("%q is too long, or ends in %s, like templates that are about to replace another", name, next), fmt.Sprintf("give at most %d characters, and another ending", 63-len(next)))
 	}
 	if _, err := s.replaced(r.Context(), name); err != nil {
 		return err
@@ -195,8 +195,8 @@ func (c recipe) of() (string, error) {
 	image, _, _ := strings.Cut(c.Image, ":")
 	name, _, _ := strings.Cut(cmp.Or(c.Template, base), ":")
 	if c.Template == "" && image != "" && image != "e2bdev/base" {
-		return "", invalid("fromImage", fmt.Sprintf("sandboxes are VMs, which are not made of images of a registry such as %.100q", c.Image),
-			"begin with Template().fromTemplate('NAME') of linus template list, or fromBaseImage() for the default one; linus template build --image makes one of a system's cloud image")
+		return "", invalid("fromImage", fmt.Sprintf("sandboxes are VMs, which are not made from registry images such as %.100q", c.Image),
+			"begin with Template().fromTemplate('NAME') of linus template list, or fromBaseImage() for the default one; linus template build --image makes one from a system's cloud image")
 	}
 	return name, nil
 }
@@ -212,7 +212,7 @@ func (s *server) startBuild(w http.ResponseWriter, r *http.Request, p job.Princi
 		return err
 	}
 	if len(c.Steps) > maxSteps {
-		return invalid("steps", fmt.Sprintf("are %d", len(c.Steps)), fmt.Sprintf("give at most %d: several commands may be one", maxSteps))
+		return invalid("steps", fmt.Sprintf("are %d", len(c.Steps)), fmt.Sprintf("give at most %d: several commands can be joined into one", maxSteps))
 	}
 	for n, step := range c.Steps {
 		if step.Type != "COPY" {
@@ -384,7 +384,7 @@ func (s *server) finishBuilds(ctx context.Context) {
 		err = errors.Join(err, held)
 	}
 	if err != nil && ctx.Err() == nil {
-		s.Log.Warn("templates whose builds were interrupted were not looked for", "err", err)
+		s.Log.Warn("the search for templates of interrupted builds failed", "err", err)
 	}
 }
 
@@ -503,7 +503,7 @@ func pieceOf(id string, first int) string { return fmt.Sprintf("%s/%d", id, firs
 // noted calls note, and only logs an error: the build continues, or has ended, regardless.
 func (s *server) noted(ctx context.Context, b *build) {
 	if err := s.note(ctx, b); err != nil {
-		s.Log.Warn("how a build is was not noted: other engines do not know", "template", b.name, "err", err)
+		s.Log.Warn("a build's state was not recorded: other engines do not know it", "template", b.name, "err", err)
 	}
 }
 
@@ -604,7 +604,7 @@ func (a *builds) say(b *build, step, level, text string) {
 		return
 	}
 	if b.size += len(text) + 64; b.size > maxLog {
-		level, text = "warn", "what else it says is left out"
+		level, text = "warn", "the rest of its output is left out"
 	}
 	b.logs = append(b.logs, logLine{timeText(time.Now()), level, text, step})
 }

@@ -97,7 +97,7 @@ func (s *server) metricOf(ctx context.Context, v vm.VM) (m metric, err error) {
 	defer resp.Body.Close()
 	var said map[string]float64
 	if err := json.NewDecoder(io.LimitReader(resp.Body, maxMetric)).Decode(&said); err != nil {
-		return m, &refusal{http.StatusBadGateway, "the sandbox does not say how it is"}
+		return m, &refusal{http.StatusBadGateway, "the sandbox does not report its state"}
 	}
 	now := time.Now()
 	m = metric{Time: timeText(now), Unix: now.Unix(), CPU: int(said["cpu_count"]), Used: said["cpu_used_pct"]}

@@ -44,7 +44,7 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	case len(n.Rules) > 0:
 		return out, invalid("network.rules", "requests of sandboxes are not changed on their way", "leave it out; a job's credentials are what linus has for that: linus help credentials")
 	case n.Proxy != nil:
-		return out, invalid("network.egressProxy", "sandboxes connect through no proxy", "leave it out, and set a proxy in the sandbox's environment")
+		return out, invalid("network.egressProxy", "sandboxes do not connect through a proxy", "leave it out, and set a proxy in the sandbox's environment")
 	case len(n.Mask) > maxHost || strings.Trim(strings.ReplaceAll(n.Mask, portMark, ""), hostChars) != "":
 		return out, invalid("network.maskRequestHost", fmt.Sprintf("%.100q is not a host", n.Mask), "give one such as app.example:${PORT}")
 	}
@@ -76,7 +76,7 @@ func (n *network) egress(internet *bool) (out vm.Network, err error) {
 	case denied:
 		out.Egress, out.Allow = vm.EgressAllow, n.Allow
 	case len(n.Deny) == 0 || names:
-		return out, invalid("network.allowOut", "is a list where not everything is denied", "deny 0.0.0.0/0, too, for sandboxes that connect to these only, or leave it out")
+		return out, invalid("network.allowOut", "is set, but not everything is denied", "deny 0.0.0.0/0, too, for sandboxes that connect to these only, or leave it out")
 	default:
 		out.Egress = vm.EgressInternet
 		out.Deny, err = n.closed()

@@ -66,7 +66,7 @@ func makePort(id, number string) port {
 
 func (s *server) toPort(w http.ResponseWriter, r *http.Request, p port) error {
 	if p.number == 0 {
-		return &refusal{http.StatusNotFound, "no such port: give 1 to 65535, and not SSH's"}
+		return &refusal{http.StatusNotFound, "no such port: give 1 to 65535, but not the SSH port"}
 	}
 	if p.number == envd.Port {
 		r.Header.Set("E2b-Sandbox-Id", p.id)

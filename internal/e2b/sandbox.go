@@ -305,7 +305,7 @@ func choiceOf(q url.Values, paged bool) (c choice, err error) {
 	}
 	if text := q.Get("limit"); text != "" {
 		if c.limit, err = strconv.Atoi(text); err != nil || c.limit < 1 || c.limit > pageSize {
-			return c, invalid("limit", fmt.Sprintf("%.40q is no number of sandboxes", text), fmt.Sprintf("give 1 to %d", pageSize))
+			return c, invalid("limit", fmt.Sprintf("%.40q is not a number of sandboxes", text), fmt.Sprintf("give 1 to %d", pageSize))
 		}
 	}
 	for _, text := range q["state"] {

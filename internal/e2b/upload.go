@@ -62,10 +62,10 @@ func (s *server) upload(w http.ResponseWriter, r *http.Request) error {
 	q := r.URL.Query()
 	until, err := strconv.ParseInt(q.Get("until"), 10, 64)
 	if err != nil || !hmac.Equal([]byte(s.mac("upload "+r.URL.Path+" "+q.Get("until"))), []byte(q.Get("signature"))) || time.Now().Unix() >= until {
-		return &refusal{http.StatusForbidden, "this is not a link for an upload, or its time is over: build the template again"}
+		return &refusal{http.StatusForbidden, "this is not an upload link, or it has expired: build the template again"}
 	}
 	if r.ContentLength <= 0 || r.ContentLength > maxUpload {
-		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the files of a step are at most %d bytes, packed, and their length is said before", maxUpload)}
+		return &refusal{http.StatusRequestEntityTooLarge, fmt.Sprintf("the files of a step may be at most %d bytes when packed, and their length must be given first", maxUpload)}
 	}
 	if s.Spare != nil {
 		if err := s.Spare(); err != nil {

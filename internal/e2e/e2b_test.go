@@ -219,7 +219,7 @@ func TestTemplates_BuiltByE2BsOwnClient(t *testing.T) {
 	env := h.asAdmin(t, append(settings[:len(settings):len(settings)], "E2B_API_URL="+front.URL, "E2B_SANDBOX_URL="+front.URL))
 	got := h.runClient(t, c, env, "template.mjs", lab.TemplateName)
 	text := func(name string) string { said, _ := got[name].(string); delete(got, name); return said }
-	if said := text("image"); !strings.Contains(said, "not made of images of a registry such as \"python:3\"") || !strings.Contains(said, "fromTemplate") {
+	if said := text("image"); !strings.Contains(said, "not made from registry images such as \"python:3\"") || !strings.Contains(said, "fromTemplate") {
 		t.Errorf("an image is refused with %q", said)
 	}
 	if said := text("taken"); !strings.Contains(said, "choose another") {
@@ -513,8 +513,8 @@ func TestSandboxes_E2BsClientListsAddresses(t *testing.T) {
 		"mapped":   "400: network.allowOut: \"::ffff:9.9.9.9\" is IPv4 in IPv6",
 		"bits":     "400: network.denyOut: \"9.9.9.9/24\" has bits set beyond its prefix length",
 		"many":     "400: network.denyOut: has 4000 entries",
-		"nothing":  "400: network.allowOut: is a list where not everything is denied",
-		"replaced": "400: network.allowOut: is a list where not everything is denied",
+		"nothing":  "400: network.allowOut: is set, but not everything is denied",
+		"replaced": "400: network.allowOut: is set, but not everything is denied",
 	}
 	for name, text := range want {
 		if said, _ := got[name].(string); !strings.Contains(said, text) {
