@@ -37,7 +37,7 @@ func repositoryWays(k *credential.Keeper) func(context.Context, job.Repository, 
 			if !c.Allowed && !c.Ended {
 				refused = c.Target() + " is not reached: " + c.Why
 				if r.Credential == "" {
-					refused += "; where more than the public port 443 is to be reached, a credential has to be for it (linus credential add)"
+					refused += "; to reach more than the public port 443, a credential must cover it (linus credential add)"
 				}
 			}
 		}}

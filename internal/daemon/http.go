@@ -96,7 +96,7 @@ func openHTTP(ctx context.Context, o Options, e *engine, failed func(error)) (*h
 			return nil, err
 		}
 		options.Issuer = issuer{login: f.login, tokens: e.tokens, config: c}
-		log.Info("people can log in by an issuer", "issuer", c.OIDCIssuer, "redirect_uri", c.HTTPURL+web.ReturnPath)
+		log.Info("people can log in through an issuer", "issuer", c.OIDCIssuer, "redirect_uri", c.HTTPURL+web.ReturnPath)
 	}
 	f.mcp = mcptool.NewHTTP(mcp)
 	options.MCP = f.mcp

@@ -45,7 +45,7 @@ func engineKeys(ctx context.Context, c config.Config, st *store.Store) (guest.Ke
 	}
 	path := filepath.Join(keys.Dir, "installation")
 	if keys.Installation == nil {
-		return keys, fmt.Errorf("%s is missing, from which the keys of the database's VMs are derived; copy it from the machine of an existing engine", path)
+		return keys, fmt.Errorf("%s, from which the keys of the database's VMs are derived, is missing; copy it from the machine of an existing engine", path)
 	}
 	own, err := keys.Installation.Fingerprint()
 	if err == nil {

@@ -26,7 +26,7 @@ func attachServer(ctx context.Context, c config.Config) (*control.Client, error)
 	case errors.As(err, &unknown):
 		err = fmt.Errorf("%w; if its certificate is your own, give --ca-file (LINUS_CA_FILE)", err)
 	case errors.Is(err, job.ErrUnauthorized):
-		err = fmt.Errorf("the token in %s is unknown or revoked, or has expired: get another one from who runs %s (linus token create)", c.TokenFile, c.Server)
+		err = fmt.Errorf("the token in %s is unknown or revoked, or has expired: get another one from whoever runs %s (linus token create)", c.TokenFile, c.Server)
 	}
 	return client, err
 }

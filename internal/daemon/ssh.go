@@ -89,7 +89,7 @@ var (
 func checked(v vm.VM) (vm.VM, error) {
 	for _, of := range [][2]string{{"name", v.Name}, {"user", v.User}, {"job", v.Job}} {
 		if !plain.MatchString(of[1]) {
-			return v, fmt.Errorf("nobody can log in to VM %d: its %s is %q, which is to have letters, digits, dots and dashes only", v.ID, of[0], of[1])
+			return v, fmt.Errorf("nobody can log in to VM %d: its %s is %q, which may only have letters, digits, dots and dashes", v.ID, of[0], of[1])
 		}
 	}
 	if fields := strings.Fields(v.HostKey); len(fields) > 1 {
