@@ -25,7 +25,7 @@ func (p *Provider) NetworkRules(ctx context.Context, v vm.VM, to []netip.AddrPor
 	}
 	mode, seen := res.Lookup("LINUS_EGRESS")
 	if !seen {
-		return job.NetworkRules{}, nil, p.failure(op, job.HostLeftAlone, "its status is "+res.Get("LINUS_VM_STATUS")+": whose rules these are is not known", "")
+		return job.NetworkRules{}, nil, p.failure(op, job.HostLeftAlone, "its status is "+res.Get("LINUS_VM_STATUS")+": it is not known whose rules these are", "")
 	}
 	n := job.NetworkRules{Mode: vm.Egress(mode), Rules: res.All("LINUS_RULE"), Problem: res.Get("LINUS_NO_RULES")}
 	if !slices.Contains(vm.Egresses, n.Mode) {

@@ -352,7 +352,7 @@ func (p *Provider) scriptError(ctx context.Context, op string, res result.Result
 		e.Remedy = "linus checks again before it considers the VM gone; " + string(job.ListVMs) + " shows what is left"
 	case killed(err):
 		e.Class = job.HostUnreachable
-		e.Remedy = "try again; if it persists, see in the host's log what ends it"
+		e.Remedy = "try again; if it persists, check the host's log for what ends it"
 	case errors.Is(err, errGone):
 		e.Class = job.HostInterrupted
 	default:

@@ -72,7 +72,7 @@ func readSnapshot(line string) (s job.Snapshot, err error) {
 		}
 	}
 	if !snapshotForm.MatchString(s.Name) || s.Parent != "" && !snapshotForm.MatchString(s.Parent) {
-		return s, fmt.Errorf("show-vm returned a snapshot that cannot be: %q", line)
+		return s, fmt.Errorf("show-vm returned an impossible snapshot: %q", line)
 	}
 	return s, nil
 }

@@ -97,7 +97,7 @@ func (p *Provider) template(ctx context.Context, op, nameOrID string) (vm.VM, er
 		if err != nil {
 			return vm.VM{}, err
 		}
-		text := fmt.Sprintf("no template that this installation built is called %q; others are removed by hand only", nameOrID)
+		text := fmt.Sprintf("this installation built no template called %q; remove others by hand", nameOrID)
 		if len(found) > 1 {
 			text = fmt.Sprintf("%q is the name of several templates: %s", nameOrID, strings.Join(ids, ", "))
 		}

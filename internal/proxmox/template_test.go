@@ -74,7 +74,7 @@ func TestTemplate_IsBuiltClonedListedAndRemoved(t *testing.T) {
 	if err := p.Destroy(t.Context(), templates[0]); err == nil || !strings.Contains(err.Error(), "it is a template") {
 		t.Errorf("a template taken for a VM: %v", err)
 	}
-	if _, err := p.RemoveTemplate(t.Context(), lab.TemplateName); err == nil || !strings.Contains(err.Error(), "no template that this installation built") {
+	if _, err := p.RemoveTemplate(t.Context(), lab.TemplateName); err == nil || !strings.Contains(err.Error(), "this installation built no template") {
 		t.Errorf("a template of somebody else: %v", err)
 	}
 	_, inUse := p.RemoveTemplate(t.Context(), id)
