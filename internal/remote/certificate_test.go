@@ -120,7 +120,7 @@ func TestDial_OffersTheCertificateBesideAKey(t *testing.T) {
 		}, ""},
 		{"another key's", func(ssh.PublicKey) []byte {
 			return []byte(keyLine(certify(t, authority, authority.PublicKey(), ssh.UserCert, "tester", time.Now().Add(time.Hour))))
-		}, "-cert.pub is not of the key beside it"},
+		}, "-cert.pub does not belong to the key beside it"},
 		{"none that can be read", func(ssh.PublicKey) []byte { return []byte("nothing") }, "-cert.pub is not a certificate"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

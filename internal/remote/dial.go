@@ -153,8 +153,8 @@ const mostTries = 6
 func (c credentials) refused(err error) error {
 	text := "it accepts none of: " + strings.Join(c.tried, ", ")
 	if c.keys > mostTries {
-		text = fmt.Sprintf("of %d keys it saw only the first: a server ends the login after about %d. Name the key for it as PROXMOX_SSH_KEY_PATH, "+
-			"or take others out of the SSH agent (ssh-add -d). %s", c.keys, mostTries, text)
+		text = fmt.Sprintf("of %d keys it saw only the first: a server ends the login after about %d. Set PROXMOX_SSH_KEY_PATH to the right one, "+
+			"or remove others from the SSH agent (ssh-add -d). %s", c.keys, mostTries, text)
 	}
 	if len(c.unused) > 0 {
 		return fmt.Errorf("%s; not tried: %w (%w)", text, joined(c.unused), err)
@@ -321,7 +321,7 @@ func readCertificate(path string, key ssh.Signer) (ssh.Signer, error) {
 	}
 	certified, err := ssh.NewCertSigner(cert, key)
 	if err != nil {
-		return nil, fmt.Errorf("the certificate %s is not of the key beside it", path)
+		return nil, fmt.Errorf("the certificate %s does not belong to the key beside it", path)
 	}
 	return certified, nil
 }

@@ -184,7 +184,7 @@ func (p *privateFiles) Write(data []byte) (int, error) {
 		return p.WriteCloser.Write(data)
 	}
 	if len(data) < 5 {
-		return 0, errors.New("SFTP packets are written in other pieces than before")
+		return 0, errors.New("SFTP packets are split differently than expected")
 	}
 	size := binary.BigEndian.Uint32(data)
 	p.left = 4 + int64(size) - int64(len(data))

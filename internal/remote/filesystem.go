@@ -20,7 +20,7 @@ type FileSystem struct{ client *sftp.Client }
 // Errors of WithFiles.
 var (
 	ErrNoSFTP  = errNoSFTP
-	ErrTooMuch = errors.New("the machine sends more than is read at a time")
+	ErrTooMuch = errors.New("the machine sends more than may be read at once")
 )
 
 // WithFiles runs work with a file system that is valid until work returns or ctx ends; then WithFiles
