@@ -228,7 +228,7 @@ func (g *Guest) at(name string) (string, error) {
 	case slices.ContainsFunc(strings.Split(name, "/"), func(part string) bool { return len(part) > job.MaxFileName }):
 		return "", pathProblem(name[:min(len(name), 100)]+"...", fmt.Sprintf("has a name in it that is longer than %d bytes", job.MaxFileName), "give a shorter one")
 	case strings.ContainsRune(name, 0):
-		return "", pathProblem(name, "contains a NUL", "no file's name does")
+		return "", pathProblem(name, "contains a NUL", "file names cannot contain one")
 	case name == "":
 		return ".", nil
 	case path.IsAbs(name):
@@ -328,7 +328,7 @@ func pathError(name string, err error) error {
 	case errors.Is(err, fs.ErrInvalid):
 		return pathProblem(name, "is not a regular file", "use a command in the VM to read a device or a pipe")
 	case errors.Is(err, remote.ErrOwner):
-		return pathProblem(name, "belongs to another user, and would not after a change", "use a command with sudo in the VM")
+		return pathProblem(name, "belongs to another user, which a change would alter", "use a command with sudo in the VM")
 	}
 	return err
 }

@@ -99,7 +99,7 @@ func (g *Guest) WriteTree(ctx context.Context, v vm.VM, name string, archive io.
 			err = p.Finish(ctx)
 		}
 		if failed := read.err.Load(); failed != nil {
-			return fmt.Errorf("write files of VM %d: the archive ended too early, and may be there in part: %w", v.ID, *failed)
+			return fmt.Errorf("write files of VM %d: the archive ended too early, and may have been unpacked in part: %w", v.ID, *failed)
 		}
 	}
 	if cause := context.Cause(ctx); err != nil && cause != nil && caller.Err() == nil {
