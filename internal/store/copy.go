@@ -311,7 +311,7 @@ func (c *copying) file(ctx context.Context, root *os.Root, id, path, name string
 	arrived := sha256.New()
 	n, err := io.Copy(arrived, c.target.files.(*pieces).reader(ctx, id, name))
 	if err == nil && (n != offset || string(arrived.Sum(nil)) != string(sum.Sum(nil))) {
-		err = fmt.Errorf("%d of %d bytes have arrived, or others", n, offset)
+		err = fmt.Errorf("%d of %d bytes have arrived, or they differ", n, offset)
 	}
 	c.copied.Files++
 	c.copied.Bytes += offset

@@ -119,7 +119,7 @@ func (r *rows) served(ctx context.Context, tx *tx) error {
 	id, err := first[string](ctx, tx, `SELECT id FROM jobs WHERE principal = ? AND queue = ? AND work = ? AND queue <> '' AND status IN ('pending', 'provisioning', 'running')`,
 		r.job.Principal, of[0], of[2])
 	if err == nil {
-		err = &job.FieldError{Field: "session.work", Problem: "is served by job " + id, Remedy: "wait for its end", Fault: job.FaultState}
+		err = &job.FieldError{Field: "session.work", Problem: "is served by job " + id, Remedy: "wait until it ends", Fault: job.FaultState}
 	}
 	return err
 }

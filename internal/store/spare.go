@@ -16,6 +16,6 @@ func (s *Store) Spare() error {
 	if !known || free >= s.reserve {
 		return nil
 	}
-	return &job.OwnFault{Err: fmt.Errorf("the state directory has %d MiB free, and %d MiB are kept for the jobs that run (LINUS_STATE_RESERVE); free some, or remove finished jobs",
+	return &job.OwnFault{Err: fmt.Errorf("the state directory has %d MiB free, and %d MiB are kept for running jobs (LINUS_STATE_RESERVE); free some, or remove finished jobs",
 		free>>20, s.reserve>>20)}
 }

@@ -83,7 +83,7 @@ func (s *Store) OpenUpload(ctx context.Context, owner, hash string) (io.ReadClos
 		}
 		piece, err := first[[]byte](ctx, s.read, `SELECT data FROM upload_data WHERE upload_id = ? AND at = ?`, id, at)
 		if errors.Is(err, job.ErrNotFound) {
-			err = errors.New("it was uploaded again, or its time is over")
+			err = errors.New("it was uploaded again, or has expired")
 		}
 		at, left = at+int64(len(piece)), left-int64(len(piece))
 		return piece, err
