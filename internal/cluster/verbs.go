@@ -36,7 +36,7 @@ func (p *Provider) on(ctx context.Context, v vm.VM, work func(ctx context.Contex
 		if next == "" || next == v.Node || moves == mostMoves {
 			return v, err
 		}
-		p.o.Log.InfoContext(ctx, "VM is on another node than it was", "vm_id", v.ID, "job_id", v.Job, "node", next, "before", v.Node)
+		p.o.Log.InfoContext(ctx, "VM is on a different node than before", "vm_id", v.ID, "job_id", v.Job, "node", next, "before", v.Node)
 		v.Node = next
 	}
 }
