@@ -113,7 +113,7 @@ func (t *Tests) TestHost(ctx context.Context, spec job.HostTestSpec) (job.HostTe
 		return (spec.Node == "" || n.Name == spec.Node) && n.Status == job.NodeOnline && !n.Cordoned
 	})
 	if at < 0 {
-		return job.HostTest{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%.80q is no node that VMs go to", spec.Node), Remedy: "name one that linus node list shows as online and not cordoned", Fault: job.FaultUnknown}
+		return job.HostTest{}, &job.FieldError{Field: "node", Problem: fmt.Sprintf("%.80q is not a node that VMs go to", spec.Node), Remedy: "name one that linus node list shows as online and not cordoned", Fault: job.FaultUnknown}
 	}
 	id, err := uuid.NewV7()
 	if err != nil {
@@ -209,7 +209,7 @@ func (t *Tests) Tend(ctx context.Context) {
 	for {
 		if t.o.Engine.Leads(ctx) {
 			if err := t.takeUp(ctx); err != nil && ctx.Err() == nil {
-				t.o.Log.Warn("remove what a test of the host has left failed, will be tried again", "err", err)
+				t.o.Log.Warn("could not remove what a test of the host left, will be tried again", "err", err)
 			}
 		}
 		t.mu.Lock()
@@ -249,7 +249,7 @@ func (t *Tests) takeUp(ctx context.Context) error {
 func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []job.Check) {
 	all, err := t.o.Store.HostTests(ctx)
 	if err != nil {
-		return []job.Check{{Name: "test", Level: "warn", Text: "whether this host was tested is not known: " + err.Error()}}
+		return []job.Check{{Name: "test", Level: "warn", Text: "it is not known whether this host was tested: " + err.Error()}}
 	}
 	t.mu.Lock()
 	t.checked = time.Now()
@@ -264,7 +264,7 @@ func (t *Tests) Checked(ctx context.Context, nodes []job.HostFacts) (checks []jo
 			if outdated := test.Of.Differs(now); test.Status != job.HostTestRunning && outdated != test.Outdated {
 				test.Outdated = outdated
 				if err := t.o.Store.PutHostTest(ctx, test); err != nil {
-					t.o.Log.WarnContext(ctx, "note that a test of the host holds no more failed", "err", err)
+					t.o.Log.WarnContext(ctx, "recording that a test of the host is out of date failed", "err", err)
 				}
 			}
 			// A quick test adds nothing to a full one, nor a cancelled test to one that was not.

@@ -259,7 +259,7 @@ func (r *run) clean(ctx context.Context) (string, error) {
 	vms, err := r.t.o.Host.List(ctx)
 	volumes, volumesErr := r.t.o.Host.ListVolumes(ctx)
 	if err = errors.Join(err, volumesErr); err != nil {
-		return "", fmt.Errorf("what the host has is not known: %w", err)
+		return "", fmt.Errorf("it is not known what the host has: %w", err)
 	}
 	var left []string
 	for _, v := range slices.Concat(vms, volumes) {

@@ -114,7 +114,7 @@ func (r *run) agent(ctx context.Context) (string, error) {
 
 func (r *run) address(context.Context) (string, error) {
 	if r.seen.IP == "" || r.seen.IP != r.main.IP {
-		return "", fmt.Errorf("the VM is reached at %q, and its agent tells %q", r.main.IP, r.seen.IP)
+		return "", fmt.Errorf("the VM is reached at %q, but its agent reports %q", r.main.IP, r.seen.IP)
 	}
 	return "", nil
 }
@@ -176,7 +176,7 @@ func (r *run) cancelJob(ctx context.Context) (string, error) {
 	}
 	left, err := r.says(ctx, r.main.Name, `for p in /proc/[0-9]*; do tr '\0' ' ' <"$p/cmdline" 2>/dev/null | grep -x 'sleep `+seconds+` ' || :; done`)
 	if err == nil && left != "" {
-		err = errors.New("its process runs on")
+		err = errors.New("its process still runs")
 	}
 	return "", err
 }
