@@ -158,7 +158,7 @@ func (g *Git) fetch(ctx context.Context, at string, w *opened, q job.RepositoryC
 func (g *Git) commit(ctx context.Context, at, name string) (string, error) {
 	out, err := g.git(ctx, at, nil, nil, "rev-parse", "--verify", "--quiet", "--end-of-options", name+"^{commit}")
 	if out = strings.TrimSpace(out); err != nil || !job.IsCommit(out) {
-		return "", fmt.Errorf("%s is no commit of it: %w", name, cmp.Or(err, errors.New("git says nothing")))
+		return "", fmt.Errorf("%s is not a commit of it: %w", name, cmp.Or(err, errors.New("git says nothing")))
 	}
 	return out, nil
 }

@@ -495,8 +495,8 @@ func TestFetch_SubmodulesAreBounded(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		described(51): "it has more than 50 submodules", described(1, "../../x"): "has a name that is not taken", described(1, "x/../../x"): "has a name that is not taken",
-		described(1, ".git"): "has a name that is not taken", described(1, "x//y"): "has a name that is not taken", described(1, strings.Repeat("x", 201)): "has a name that is not taken",
+		described(51): "it has more than 50 submodules", described(1, "../../x"): "has a name that is not accepted", described(1, "x/../../x"): "has a name that is not accepted",
+		described(1, ".git"): "has a name that is not accepted", described(1, "x//y"): "has a name that is not accepted", described(1, strings.Repeat("x", 201)): "has a name that is not accepted",
 	} {
 		w.Commit(w.Work, ".gitmodules", text)
 		w.Git(w.Work, "push", "-q", w.Bare, "main")

@@ -161,7 +161,7 @@ func (o *opened) client() (*http.Client, error) {
 		},
 		CheckRedirect: func(r *http.Request, via []*http.Request) error {
 			if r.URL.Scheme != "https" || len(via) > redirects || r.Method != http.MethodGet {
-				return errors.New("it leads elsewhere, and not by HTTPS or too often")
+				return errors.New("it redirects elsewhere without HTTPS, or too often")
 			}
 			return nil
 		},
@@ -171,7 +171,7 @@ func (o *opened) client() (*http.Client, error) {
 // answer makes a request, and returns the body of the answer if its status is OK.
 func answer(client *http.Client, r *http.Request) (io.ReadCloser, error) {
 	if r.URL.Scheme != "https" || r.URL.User != nil {
-		return nil, fmt.Errorf("%.200q is not a place that they are fetched from", r.URL.Redacted())
+		return nil, fmt.Errorf("%.200q is not an address to fetch them from", r.URL.Redacted())
 	}
 	res, err := client.Do(r) //nolint:bodyclose // by the caller
 	if err != nil || res.StatusCode == http.StatusOK {
@@ -220,7 +220,7 @@ func fetchLarge(ctx context.Context, client *http.Client, at, from string, files
 		Objects []offer `json:"objects"`
 	}
 	if err := json.NewDecoder(io.LimitReader(body, maxAnswer)).Decode(&said); err != nil {
-		return fmt.Errorf("%s does not answer as a server of Git LFS: %w", r.URL.Host, err)
+		return fmt.Errorf("%s does not answer like a Git LFS server: %w", r.URL.Host, err)
 	}
 	offers := map[string]offer{}
 	for _, o := range said.Objects {

@@ -112,7 +112,7 @@ func TestLFS_Refuses(t *testing.T) {
 		site.ServeHTTP(rw, r)
 	}
 	_, err = w.git.Fetch(t.Context(), q)
-	mustFail(t, err, "git.example does not answer as a server of Git LFS")
+	mustFail(t, err, "git.example does not answer like a Git LFS server")
 	w.serve = nil
 	w.Elsewhere = "https://%zz"
 	_, err = w.git.Fetch(t.Context(), q)
@@ -147,7 +147,7 @@ func TestLFS_LeadsNowhereElse(t *testing.T) {
 	_, tls, _ := strings.Cut(secure.Listener.Addr().String(), ":")
 	for _, site := range []string{"http://127.0.0.1:" + port, "http://localhost:" + port, "http://[::ffff:127.0.0.1]:" + port, "http://0.0.0.0:" + port, "https://127.0.0.1:" + tls, "https://localhost:" + tls, "https://localhost.:" + tls} {
 		w.Elsewhere, w.Large = site, nil
-		said, led := "is not a place that they are fetched from", "it leads elsewhere, and not by HTTPS"
+		said, led := "is not an address to fetch them from", "it redirects elsewhere without HTTPS"
 		if strings.HasPrefix(site, "https:") { // it is asked for at the way, which does not lead there
 			said, led = "unexpected EOF", "unexpected EOF"
 		}
@@ -162,7 +162,7 @@ func TestLFS_LeadsNowhereElse(t *testing.T) {
 	for _, site := range []string{"file://" + w.Bare, "https://user:word@cdn.example"} {
 		w.Elsewhere, w.Large = site, nil
 		_, err := w.git.Fetch(t.Context(), q)
-		mustFail(t, err, "is not a place that they are fetched from")
+		mustFail(t, err, "is not an address to fetch them from")
 		if strings.Contains(err.Error(), "word") {
 			t.Errorf("it is told: %v", err)
 		}
@@ -191,12 +191,12 @@ func TestLFS_Redirects(t *testing.T) {
 	}
 	hops = 6
 	_, err := w.git.Fetch(t.Context(), q)
-	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
+	mustFail(t, err, "it redirects elsewhere without HTTPS, or too often")
 	w.Large = func(rw http.ResponseWriter, r *http.Request, _ []byte) {
 		http.Redirect(rw, r, "http://cdn.example"+r.URL.Path, http.StatusFound)
 	}
 	_, err = w.git.Fetch(t.Context(), q)
-	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
+	mustFail(t, err, "it redirects elsewhere without HTTPS, or too often")
 	w.Large = nil
 	w.serve = func(rw http.ResponseWriter, r *http.Request, site http.Handler) {
 		if strings.HasSuffix(r.URL.Path, "/objects/batch") && r.Host == "git.example" {
@@ -206,7 +206,7 @@ func TestLFS_Redirects(t *testing.T) {
 		site.ServeHTTP(rw, r)
 	}
 	_, err = w.git.Fetch(t.Context(), q)
-	mustFail(t, err, "it leads elsewhere, and not by HTTPS or too often")
+	mustFail(t, err, "it redirects elsewhere without HTTPS, or too often")
 }
 
 // They count for the limit, before one is fetched.

@@ -61,7 +61,7 @@ func (g *submodules) fetch(ctx context.Context, at, base, commit string) error {
 			return fmt.Errorf("it has more than %d submodules", maxSubmodules)
 		}
 		if !submoduleName.MatchString(name) || len(name) > 200 {
-			return fmt.Errorf("its submodule %.100q has a name that is not taken", name)
+			return fmt.Errorf("its submodule %.100q has a name that is not accepted", name)
 		}
 		if err := g.one(ctx, filepath.Join(at, "modules", filepath.FromSlash(name)), at, base, commit, of); err != nil {
 			return fmt.Errorf("submodule %s: %w", name, err)

@@ -40,14 +40,14 @@ func (g *Git) Take(ctx context.Context, q job.RepositoryCall, c *job.Checkout, b
 	at := filepath.Join(g.dir(q.Job), gitDir)
 	refs, pack, err := readBundle(bundle)
 	if err != nil {
-		return nil, fmt.Errorf("it is no bundle of git's: %w", err)
+		return nil, fmt.Errorf("it is not a git bundle: %w", err)
 	}
 	if err := g.index(ctx, at, q.Job, pack); err != nil {
 		return nil, malformed(err)
 	}
 	for ref, commit := range refs {
 		if got, err := g.commit(ctx, at, commit); err != nil || got != commit {
-			err = fmt.Errorf("its %s is no commit: %w", ref, cmp.Or(err, error(&job.MalformedBundle{Err: errors.New("it is something else")})))
+			err = fmt.Errorf("its %s is not a commit: %w", ref, cmp.Or(err, error(&job.MalformedBundle{Err: errors.New("it is something else")})))
 			return nil, malformed(err)
 		}
 		if _, err := g.git(ctx, at, nil, nil, "rev-list", "--objects", "--quiet", commit, "--not", c.Commit); err != nil {
