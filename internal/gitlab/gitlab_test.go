@@ -98,7 +98,7 @@ func TestReady_RefusesServicesThatAreNone(t *testing.T) {
 		`[{"name":"redis","alias":"x y;id"}]`: "is not a host's name",
 		`[{"name":"redis","variables":{"A=B":"x"}}]`:                "is not a name and a value of one line",
 		`[{"name":"redis","variables":{"A":"x\ny"}}]`:               "is not a name and a value of one line",
-		"[" + strings.Repeat(`{"name":"a"},`, 20) + `{"name":"a"}]`: "services: are 21; a job's VM has at most 20",
+		"[" + strings.Repeat(`{"name":"a"},`, 20) + `{"name":"a"}]`: "services: there are 21; a job's VM has at most 20",
 	} {
 		j, err := gitlab.Read(told(t, `{"id": 42, "token": "x"}`, "CUSTOM_ENV_CI_JOB_SERVICES="+text))
 		if err != nil {

@@ -38,7 +38,7 @@ func readServices(text string) (all []Service, err error) {
 		return nil, fmt.Errorf("CI_JOB_SERVICES is not the list of a job's services: %w", err)
 	}
 	if len(all) > maxServices {
-		return nil, fmt.Errorf("services: are %d; a job's VM has at most %d", len(all), maxServices)
+		return nil, fmt.Errorf("services: there are %d; a job's VM has at most %d", len(all), maxServices)
 	}
 	for i, s := range all {
 		if !imageName.MatchString(s.Name) {
