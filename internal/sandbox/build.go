@@ -122,7 +122,7 @@ func (b *building) do(ctx context.Context, step envd.Step) error {
 		b.t.User = arg(0)
 		return nil
 	}
-	return fmt.Errorf("%.40s: there is no such step: RUN, COPY, ENV, WORKDIR and USER are there", step.Type)
+	return fmt.Errorf("%.40s: there is no such step, only RUN, COPY, ENV, WORKDIR and USER", step.Type)
 }
 
 // place returns the absolute path of a step's path.
@@ -217,7 +217,7 @@ func (b *building) owner(text string) (a account, err error) {
 	}
 	gid, err := strconv.ParseUint(id, 10, 32)
 	if err != nil {
-		return a, fmt.Errorf("COPY: %.100q is no group", group)
+		return a, fmt.Errorf("COPY: %.100q is not a group", group)
 	}
 	a.gid = uint32(gid)
 	return a, nil
@@ -338,7 +338,7 @@ func (c *copying) put(h *tar.Header, body io.Reader) error {
 		if h.Typeflag == tar.TypeLink {
 			target, ok := c.inside(h.Linkname)
 			if !ok {
-				return fmt.Errorf("%.200q is a link to what is not in %s", h.Name, c.base)
+				return fmt.Errorf("%.200q is a link to something outside %s", h.Name, c.base)
 			}
 			return c.root.Link(target, name)
 		}

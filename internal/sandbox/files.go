@@ -168,7 +168,7 @@ func (s *Server) postFiles(w http.ResponseWriter, r *http.Request) error {
 	kind, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	switch {
 	case kind == "application/octet-stream" && !q.Has("path"):
-		err = bad("path: a body that is a file needs one")
+		err = bad("path: required if the body is a file")
 	case kind == "application/octet-stream":
 		var f file
 		f, err = a.store(path, r.Body, metadata)
@@ -278,7 +278,7 @@ func metadataOf(h http.Header) (map[string]string, error) {
 		}
 		value := values[0]
 		if strings.ContainsFunc(key+value, func(r rune) bool { return r < ' ' || r > '~' }) {
-			return nil, bad("metadata: %.100q has other characters than printable ASCII", key)
+			return nil, bad("metadata: %.100q has characters other than printable ASCII", key)
 		}
 		if len(key) > maxMetadataKey {
 			return nil, bad("metadata: the key %.20q... is longer than %d bytes", key, maxMetadataKey)

@@ -155,7 +155,7 @@ func (s *Server) StreamInput(ctx context.Context, stream *connect.ClientStream[r
 			p, err = s.process(event.Start.GetProcess(), false)
 		case *rpc.StreamInputRequest_Data:
 			if p == nil {
-				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("data came before a start that says for which process"))
+				return nil, connect.NewError(connect.CodeInvalidArgument, errors.New("data came before a start that names the process"))
 			}
 			err = p.give(ctx, event.Data.GetInput())
 		}

@@ -170,7 +170,7 @@ func (w *watch) run(tell func(*rpc.FilesystemEvent)) error {
 
 func (w *watch) changed(wd int, mask uint32, name string, tell func(*rpc.FilesystemEvent)) error {
 	if mask&unix.IN_Q_OVERFLOW != 0 {
-		return connect.NewError(connect.CodeDataLoss, errors.New("more changes than could be told: some are lost; watch again"))
+		return connect.NewError(connect.CodeDataLoss, errors.New("more changes than could be reported: some are lost; watch again"))
 	}
 	dir, known := w.dirs[wd]
 	if mask&unix.IN_IGNORED != 0 {
@@ -307,7 +307,7 @@ func (s *Server) CreateWatcher(ctx context.Context, req *rpc.CreateWatcherReques
 			defer w.mu.Unlock()
 			if len(w.events) >= maxEvents && w.err == nil {
 				w.events = nil
-				w.err = connect.NewError(connect.CodeDataLoss, fmt.Errorf("more than %d changes were not asked for, and are lost: create a watcher again, and ask more often", maxEvents))
+				w.err = connect.NewError(connect.CodeDataLoss, fmt.Errorf("more than %d changes were not fetched, and are lost: create a watcher again, and fetch more often", maxEvents))
 			}
 			if w.err == nil {
 				w.events = append(w.events, e)
