@@ -288,7 +288,7 @@ func (k *Keeper) sweep(ctx context.Context) {
 			continue
 		}
 		if err := os.Remove(filepath.Join(k.o.Dir, file.Name())); err != nil {
-			k.o.Log.Warn("a value of no credential cannot be removed", "file", file.Name(), "err", err)
+			k.o.Log.Warn("a value that belongs to no credential cannot be removed", "file", file.Name(), "err", err)
 		}
 	}
 }

@@ -133,7 +133,7 @@ type targetKey struct{}
 func certificate(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
 	t := targetOf(hello.Conn)
 	if hello.ServerName != "" && !t.is(hello.ServerName) {
-		return nil, errors.New("it means another host than it has connected to")
+		return nil, errors.New("it names a different host from the one it connected to")
 	}
 	return t.cert, nil
 }
