@@ -193,9 +193,9 @@ func TestKeys_OfAnIssuerThatIsWrong(t *testing.T) {
 		make         func(i *issuer)
 	}{
 		{"another's metadata", "OAUTH_ISSUER must be the same text", func(i *issuer) { i.metadata = metadata(i, "https://evil.example", i.URL+"/jwks") }},
-		{"keys without TLS elsewhere", "no https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, elsewhere.URL+"/jwks") }},
-		{"keys in a file", "no https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, "file:///etc/passwd") }},
-		{"no keys' URL", "no https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, "") }},
+		{"keys without TLS elsewhere", "not an https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, elsewhere.URL+"/jwks") }},
+		{"keys in a file", "not an https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, "file:///etc/passwd") }},
+		{"no keys' URL", "not an https URL", func(i *issuer) { i.metadata = metadata(i, i.URL, "") }},
 		{"keys redirected", "another host", func(i *issuer) {
 			i.jwks = http.RedirectHandler(elsewhere.URL+"/jwks", http.StatusFound).ServeHTTP
 		}},

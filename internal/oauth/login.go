@@ -83,7 +83,7 @@ func (l *Login) fetch(ctx context.Context) ([]jose.JSONWebKey, error) {
 	}
 	for name, at := range map[string]string{"authorization_endpoint": m.Authorization, "token_endpoint": m.Token} {
 		if !isSecure(at, issuer) {
-			return nil, fmt.Errorf("metadata of %s: %s %.200q is no https URL", l.o.Issuer, name, at)
+			return nil, fmt.Errorf("metadata of %s: %s %.200q is not an https URL", l.o.Issuer, name, at)
 		}
 	}
 	for _, optional := range []*string{&m.UserInfo, &m.EndSession} {
@@ -154,7 +154,7 @@ func (l *Login) Finish(ctx context.Context, back url.Values, nonce, verifier str
 	}
 	at := *l.at.Load()
 	if iss := back.Get("iss"); (iss != "" || at.NamesItself) && iss != l.o.Issuer {
-		return Person{}, &job.RefusedError{Why: "the answer is of another issuer"}
+		return Person{}, &job.RefusedError{Why: "the answer is from another issuer"}
 	}
 	if back.Get("error") != "" {
 		return Person{}, said(back.Get("error"), back.Get("error_description"))
@@ -197,7 +197,7 @@ func (l *Login) problem(c idClaims, nonce string, now time.Time) string {
 	}
 	switch {
 	case c.Nonce == "" || c.Nonce != nonce:
-		return "the token is of another login"
+		return "the token is from another login"
 	case c.Party != "" && c.Party != l.o.ClientID, c.Party == "" && len(c.Audience) > 1:
 		return "the token was issued to another client"
 	}
@@ -233,7 +233,7 @@ func (l *Login) exchange(ctx context.Context, at metadata, code, verifier string
 		About  string `json:"error_description"`
 	}
 	if err := json.Unmarshal(data, &got); err != nil {
-		return "", "", fmt.Errorf("exchange the code at %s: %d %s, and no JSON", at.Token, status, http.StatusText(status)) // the body may have secrets
+		return "", "", fmt.Errorf("exchange the code at %s: %d %s, and not JSON", at.Token, status, http.StatusText(status)) // the body may have secrets
 	}
 	switch {
 	case got.Error != "":
@@ -241,7 +241,7 @@ func (l *Login) exchange(ctx context.Context, at metadata, code, verifier string
 	case status != http.StatusOK:
 		return "", "", fmt.Errorf("exchange the code at %s: %d %s", at.Token, status, http.StatusText(status))
 	case got.ID == "":
-		return "", "", &job.RefusedError{Why: "the issuer gives no ID token: OIDC_SCOPES must have openid, and the client be one of OpenID Connect"}
+		return "", "", &job.RefusedError{Why: "the issuer gives no ID token: OIDC_SCOPES must have openid, and the client must be an OpenID Connect client"}
 	}
 	return got.ID, got.Access, nil
 }
@@ -262,11 +262,11 @@ func (l *Login) userInfo(ctx context.Context, at, access, subject string) (map[s
 	}
 	all := map[string]json.RawMessage{}
 	if err := json.Unmarshal(data, &all); err != nil {
-		return nil, errors.New("it is no JSON object")
+		return nil, errors.New("it is not a JSON object")
 	}
 	var sub string
 	if err := json.Unmarshal(all["sub"], &sub); err != nil || sub != subject {
-		return nil, &job.RefusedError{Why: "the userinfo is of somebody else"}
+		return nil, &job.RefusedError{Why: "the userinfo is about somebody else"}
 	}
 	return all, nil
 }

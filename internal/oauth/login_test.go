@@ -262,29 +262,29 @@ func TestLogin_RefusesAllOthers(t *testing.T) {
 		{"no code", "no code", nil, url.Values{}, ""},
 		{"no consent", "the issuer says access_denied", nil, url.Values{"error": {"access_denied"}}, ""},
 		{"a long text", "the issuer says x: yyyy", nil, url.Values{"error": {"x"}, "error_description": {strings.Repeat("y", 10000)}}, ""},
-		{"the answer of another issuer", "of another issuer", nil, url.Values{"code": {"a code"}, "iss": {"https://evil.example"}}, ""},
-		{"an answer of nobody", "of another issuer", func(p *provider) { p.metadata["authorization_response_iss_parameter_supported"] = true }, nil, ""},
-		{"another nonce", "of another login", claims(map[string]any{"nonce": "another"}), nil, ""},
-		{"no nonce", "of another login", claims(map[string]any{"nonce": nil}), nil, ""},
+		{"the answer of another issuer", "from another issuer", nil, url.Values{"code": {"a code"}, "iss": {"https://evil.example"}}, ""},
+		{"an answer of nobody", "from another issuer", func(p *provider) { p.metadata["authorization_response_iss_parameter_supported"] = true }, nil, ""},
+		{"another nonce", "from another login", claims(map[string]any{"nonce": "another"}), nil, ""},
+		{"no nonce", "from another login", claims(map[string]any{"nonce": nil}), nil, ""},
 		{"another audience", "for another audience", claims(map[string]any{"aud": "other"}), nil, ""},
 		{"no audience", "for another audience", claims(map[string]any{"aud": nil}), nil, ""},
 		{"another party", "to another client", claims(map[string]any{"azp": "other"}), nil, ""},
 		{"audiences of no party", "to another client", claims(map[string]any{"aud": []string{clientID, "other"}}), nil, ""},
-		{"another issuer's", "of another issuer", claims(map[string]any{"iss": "https://evil.example"}), nil, ""},
+		{"another issuer's", "from another issuer", claims(map[string]any{"iss": "https://evil.example"}), nil, ""},
 		{"expired", "has expired", claims(map[string]any{"exp": time.Now().Add(-time.Minute).Unix()}), nil, ""},
 		{"for ever", "has no expiry", claims(map[string]any{"exp": nil}), nil, ""},
 		{"of tomorrow", "not valid yet", claims(map[string]any{"iat": time.Now().Add(time.Hour).Unix()}), nil, ""},
 		{"of nobody", "has no subject", claims(map[string]any{"sub": nil}), nil, ""},
 		{"another's key", "signature is not the issuer's", idToken(func(p *provider) string { return token(t, jose.ES256, other, p.all(), nil) }), nil, ""},
-		{"alg none", "no JWT signed", idToken(func(p *provider) string { return encoded(map[string]any{"alg": "none"}) + "." + encoded(p.all()) + "." }), nil, ""},
-		{"the client's secret as a key", "no JWT signed", idToken(func(p *provider) string {
+		{"alg none", "not a JWT signed", idToken(func(p *provider) string { return encoded(map[string]any{"alg": "none"}) + "." + encoded(p.all()) + "." }), nil, ""},
+		{"the client's secret as a key", "not a JWT signed", idToken(func(p *provider) string {
 			return token(t, jose.HS256, jose.JSONWebKey{Key: []byte(strings.Repeat(clientSecret, 2)), KeyID: "first"}, p.all(), nil)
 		}), nil, ""},
 		{"an access token", "type is not accepted", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "at+jwt"}) }), nil, ""},
 		{"a logout token", "type is not accepted", idToken(func(p *provider) string { return token(t, p.alg, p.key, p.all(), map[string]any{"typ": "logout+jwt"}) }), nil, ""},
 		{"no ID token", "OIDC_SCOPES must have openid", answers(200, `{"access_token":"x"}`), nil, ""},
 		{"a wrong secret", "the issuer says invalid_client", answers(401, `{"error":"invalid_client"}`), nil, ""},
-		{"the userinfo of another", "of somebody else", func(p *provider) {
+		{"the userinfo of another", "about somebody else", func(p *provider) {
 			p.claims["groups"], p.metadata["userinfo_endpoint"], p.userInfo = nil, p.URL+"/me", map[string]any{"sub": "bob", "groups": []string{"admins"}}
 		}, nil, ""},
 		{"userinfo that fails", "", func(p *provider) { p.claims["groups"], p.metadata["userinfo_endpoint"] = nil, p.URL+"/me/not" }, nil, ""},

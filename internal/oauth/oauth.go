@@ -111,7 +111,7 @@ func signed(ctx context.Context, k *keys, token string, types []string, problem 
 	}
 	t, err := jwt.ParseSigned(token, algorithms)
 	if err != nil || len(t.Headers) != 1 {
-		return &job.RefusedError{Why: "this is no JWT signed with a private key"}
+		return &job.RefusedError{Why: "this is not a JWT signed with a private key"}
 	}
 	head := t.Headers[0]
 	if typ, _ := head.ExtraHeaders[jose.HeaderType].(string); !slices.Contains(types, strings.ToLower(typ)) {
@@ -148,7 +148,7 @@ func (v *Verifier) problem(c claims, now time.Time) string {
 func unfit(c jwt.Claims, issuer string, audiences jwt.Audience, now time.Time) string {
 	switch err := c.ValidateWithLeeway(jwt.Expected{Issuer: issuer, AnyAudience: audiences, Time: now}, leeway); {
 	case errors.Is(err, jwt.ErrInvalidIssuer):
-		return "the token is of another issuer"
+		return "the token is from another issuer"
 	case errors.Is(err, jwt.ErrInvalidAudience):
 		return "the token is for another audience"
 	case errors.Is(err, jwt.ErrExpired):

@@ -121,7 +121,7 @@ func (s *source) discover(ctx context.Context) (metadata, error) {
 			err = fmt.Errorf("it is of the issuer %.200q: %s must be the same text", m.Issuer, setting)
 		}
 		if err == nil && !isSecure(m.JWKSURI, issuer) {
-			err = fmt.Errorf("jwks_uri %.200q is no https URL", m.JWKSURI)
+			err = fmt.Errorf("jwks_uri %.200q is not an https URL", m.JWKSURI)
 		}
 		if err == nil {
 			return m, nil
