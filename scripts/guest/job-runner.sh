@@ -1,75 +1,76 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2310 # what is asked in conditions here returns its own failures; run has no errexit
 #
-# Runs one job's task in a guest, to its end, whatever becomes of the SSH
-# session that started it, of the linus server, or of the runner itself.
+# Runs one job's task in a guest, to its end, whatever happens to the SSH session that started
+# it, to the linus server, or to the runner itself.
 #
-# Where it runs: in the VM, as the login user, from where linus has put it with
-# settings, task, command, env, files.index, files.tar, repository.tar and artifacts (patterns). It
-# finds its state, and the tmpfs with token and secrets, by where it lies:
+# Where it runs: in the VM, as the login user, in the directory where linus has put it with
+# settings, task, command, env, files.index, files.tar, repository.tar and artifacts
+# (patterns). The location tells it where its state is, and the tmpfs with token and secrets:
 #   /opt/job-runner            /var/lib/linus/job        /run/linus
 #   /opt/job-runner/jobs/<id>  /var/lib/linus/jobs/<id>  /run/linus/jobs/<id>
-# all below one prefix, which only tests have. Each of a VM's jobs has a place,
-# and does not touch the others. It needs bash, coreutils, util-linux, tar, curl for
-# callbacks, git for a repository, and sudo for tasks that run as root and files that go beyond the
-# user's reach.
+# all below one prefix, which only tests have. Each job of a VM has a place of its own, and
+# does not touch the others. It needs bash, coreutils, util-linux, tar, curl for callbacks, git
+# for a repository, and sudo for tasks that run as root and for files that the user may not
+# write.
 #
 # Usage: job-runner.sh start | launch | wait | probe | stop [<signal>] | input <offset> |
 #        close-input | resize <rows>x<columns> | artifacts <files> <bytes each> <bytes all> |
 #        callback <url> | sums <bytes of stdout> <bytes of stderr>
-#   start  installs the job's files, sets `run` going in the background and
-#          returns when it lives, with the boot the task was started under.
-#          Again: resumes what is left to do, or nothing.
-#   launch  is start, and then tells what the task writes as it comes, and how it
-#          ended, for as long as somebody listens: until stdin ends.
-#   wait   is launch for a job that is still to come: starts `run`, which waits until
-#          there is something to begin, takes the job's files from stdin, waits for a
-#          line there, and goes on as launch. When its stdin ends, all of it ends.
-#   probe  says how the job stands.
-#   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or
-#          QUIT, by KILL what is left 5 s later, and waits until recorded.
-#   input  takes what comes on its stdin as what follows the first <offset> bytes
-#          of the task's, as far as it is new.
+#   start  installs the job's files, starts `run` in the background, and returns when it
+#          lives, with the boot under which the task was started.
+#          When called again, it resumes what is left to do, or does nothing.
+#   launch  does what start does. Then it prints what the task writes, as it comes, and how
+#          the task ended, for as long as somebody listens: until stdin ends.
+#   wait   is launch for a job that is still to come. It starts `run`, which waits until there
+#          is something to begin. Then it takes the job's files from stdin, waits for a line
+#          there, and continues as launch. When its stdin ends, all of it ends.
+#   probe  reports the state of the job.
+#   stop   ends the task with its whole process tree by TERM, KILL, INT, HUP or QUIT, kills
+#          what is left 5 s later (KILL), and waits until the end is recorded.
+#   input  takes its own stdin as what follows the first <offset> bytes of the task's stdin,
+#          and skips what the task's stdin has already.
 #   close-input  lets the task read the end of its stdin, or ^D in a terminal.
 #   resize  gives the task's terminal another size.
 #   artifacts  finds what the patterns match once the task has ended.
-#   sums   answers a sha256 of the beginning of what the task wrote.
-#   callback  tries whether the server answers at the URL; if so, callbacks go
-#          there from now on, at once.
+#   sums   prints sha256 sums of the beginning of what the task wrote.
+#   callback  tests whether the server answers at the URL; if so, callbacks go there from now
+#          on, at once.
 # It starts itself as
-#   run    the supervisor: runs the task, ends it at its timeout or on stop,
-#          records how it ended, tells the server. One task never runs twice.
-#   task   the last step before a task in a terminal, or as another user: inside it.
-#   collect, copy  what artifacts needs of root.
-#   unpack  what start needs of root.
+#   run    the supervisor: runs the task, ends it at its timeout or on stop, records how it
+#          ended, and reports to the server. One task never runs twice.
+#   task   the last step before a task in a terminal, or as another user: runs inside it.
+#   collect, copy  the work of artifacts that needs root.
+#   unpack  the work of start that needs root.
 #
 # Inputs: LINUS_NONCE (marks the result block).
 # Exit codes: 0 ok, 1 general or bad input, 2 a tool is missing, 5 the runner
 # could not be started or the task not stopped.
 #
-# State (every file appears whole, by rename, but the first four):
+# State (every file except the first four appears whole, by rename):
 #   stdout, stderr  what the task wrote, byte for byte
-#   stdin           what was sent to it, where its stdin is open
+#   stdin           what was sent to it, if its stdin is open
 #   runner.log      for people
 #   launched        boot id, uptime (1/100 s), epoch, the task's cgroup if it has
 #                   one: written before the task can run
 #   task            pid and start of the task's parent, pid of the task (its session)
 #   session         the session of the task itself, which a terminal or sudo may
-#                   have made: written when it has read env and secrets
+#                   have made: written when the task has read env and secrets
 #   task_status     exit code, uptime: written by the task's parent
 #   exit_status     code, reason (exit, timeout, stopped, lost), started and ended
 #                   (epoch), duration (seconds), text: written last, never changed
 #   runner          pid, start and boot id of the supervisor
-#   begin           there when a `run` that waits is to begin
-#   stop            the signal somebody asked for
+#   begin           exists when a `run` that waits is to begin
+#   stop            the signal that somebody asked for
 #   full            uptime (1/100 s) at which the disk was first seen full
 #   completion      recorded|given_up and the HTTP status
-#   follow.<pid>    the time of what launch has read last
-#   callback_url    where callbacks go, when not to the settings' CALLBACK_URL
-#   stdin_closed    how long stdin is in the end
+#   follow.<pid>    its time is that of launch's last look at the output
+#   callback_url    where callbacks go, if not to the settings' CALLBACK_URL
+#   stdin_closed    the final length of stdin
 #   repository      where the work tree of the job's repository was put
 #   artifacts.index  name, absolute path, size, mode, sha256 of each artifact
-#   control, bell   fifos: a byte wakes the supervisor, and who waits for stdin's end
+#   control, bell   fifos: a byte to control wakes the supervisor, a byte to bell wakes
+#                   whoever waits for the end of stdin
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/artifacts.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/stop.sh"

@@ -1,23 +1,23 @@
 #!/usr/bin/env bash
 # shellcheck disable=SC2310,SC2312 # what is asked in conditions here returns its own failures
-# Runs a command in a tree of files that `linus run` has sent into this VM, and
-# keeps what the command has changed of it as an archive. Runs in a VM, as a job's
-# task, from a directory of its own, which it removes, with what was sent beside it:
-#   settings  NUL-terminated: the tree's name, the run's name, the directory of the tree
-#             to run in, and the sha256 of the index that the tree has now; without one
-#             it is made anew
+# Runs a command in a tree of files that `linus run` has sent into this VM, and keeps what the
+# command has changed in it as an archive. It runs in a VM, as a job's task, from a directory
+# of its own. It removes that directory, with what was sent beside it:
+#   settings  NUL-terminated: the tree's name, the run's name, the directory of the tree to
+#             run in, and the sha256 of the index that the tree has now; without a sum, the
+#             tree is made from scratch
 #   tree.tgz  the files that are new or have changed
 #   gone      the names that are no longer part of the tree, NUL-terminated
-#   index     what the tree consists of then, for who compares before the next run
+#   index     what the tree consists of afterwards, to compare with before the next run
 # Arguments: the command.
 # It leaves in ~/linus-run: TREE, with what else commands have made in it, and .TREE with
-# base (what was sent, as it was sent), index, and RUN.changes.tgz, which has
-#   index     of the tree as the command has found it
-#   changes   NUL-terminated: +NAME of what the command has made or changed, -NAME of
+# base (the files as they were sent), index, and RUN.changes.tgz, which has
+#   index     of the tree as the command found it
+#   changes   NUL-terminated: +NAME for what the command has made or changed, -NAME for
 #             what was sent and is gone
-#   base/     the files that were sent and that the command has changed or removed
-#   tree/     the files that it has changed or made; of those that are too large, or too
-#             many, there is the name in changes alone
+#   base/     the sent files that the command has changed or removed
+#   tree/     the files that it has changed or made; of files that are too large, or too
+#             many, changes has only the names
 # Exit codes: the command's; 125 it was not run.
 
 max_changed=67108864 # bytes kept of what the command has changed, as it is, and as many as it was

@@ -45,7 +45,7 @@ restore_read_host() { # restore_qemu, restore_cpu
   restore_cpu=${restore_cpu:-${HOSTTYPE}}
 }
 
-# Reads what changes when a template is built anew under its ID or name: Proxmox gives each VM that
+# Reads what changes when a template is built again under its ID or name: Proxmox gives each VM that
 # it creates a UUID, and notes the date. restore_generation: empty if the template has neither;
 # restore_ctime: the date, which clones take over.
 restore_read_generation() { # vm_config is the template's

@@ -22,7 +22,7 @@
 # square of a text's length, or worse, and no signal is handled meanwhile. So patterns are used only
 # on text that was cut. Lists that may be longer are read by lines (run_lines).
 #
-# Files are read without $( ), too: bash (5.2) parses it anew each time, and a trap that comes just
+# Files are read without $( ), too: bash (5.2) parses it again each time, and a trap that comes just
 # then is lost, with its signal.
 #
 # Files of linus belong to root alone (operation.sh). Files of Proxmox do not: others on the host

@@ -202,7 +202,7 @@ snapshot_clear_killed() {
   fi
 }
 
-# If its worker was not killed, but still at work, the snapshot is whole by now.
+# If its worker was not killed, but still at work, the snapshot is complete now.
 snapshot_clear_half() {
   power_require_proof
   snapshot_find

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Runs qm, pvesh and pvesm by a server that has their modules loaded (proxmox/tool-server.pl),
-# because each of them loads the modules anew when it is started, which takes most of a second.
+# because each of them loads the modules at every start, which takes most of a second.
 # lib/run.sh asks the server if an engine has provided its file (LINUS_TOOL_SERVER, with
 # PROXMOX_TOOLS=auto); a script run by hand has none. All scripts of a host share it; it ends a
 # minute after its last call.

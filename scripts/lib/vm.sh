@@ -130,7 +130,7 @@ vm_glance_file() { # <directory of pmxcfs> <vmid>; ends the shell if it could te
 
 # Prints `present SHA1`, `moved SHA1 NODE` or `absent`, then a line `KEY VALUE` for each key. A file
 # counts as missing only if its directory is that of pmxcfs, which has files of its own, and the
-# node has quorum: without quorum, another node may have the VM by now. A line that is not Proxmox's
+# node has quorum: without quorum, another node may have the VM now. A line that is not Proxmox's
 # becomes a key `unparsed`.
 vm_read_file() { # <directory of pmxcfs> <vmid> <node, or empty> <snapshot, or empty>
   if [[ ${vm_glance:-no} == yes ]]; then

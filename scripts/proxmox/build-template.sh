@@ -1,19 +1,20 @@
 #!/usr/bin/env bash
-# Builds a template from a cloud image on the Proxmox VE node this runs on, ready
-# for create-vm: it boots a throw-away VM from the image, installs the guest
-# agent if it is missing and what jobs commonly need (as bootstrap.sh does),
-# removes what identifies a machine, and converts the VM to the template.
+# Builds a template from a cloud image on the Proxmox VE node this runs on, ready for
+# create-vm. It boots a throw-away VM from the image, installs the guest agent if it is
+# missing and what jobs commonly need (as bootstrap.sh does), removes what identifies a
+# machine, and converts the VM to the template.
 #
-# Stock images have no agent, and Proxmox has no other way into a guest that
-# works on every storage. So it is done over SSH from this host, as the image's
-# own user, with a key created here that exists only while this runs.
+# Stock images have no agent, and Proxmox has no other way into a guest that works on
+# every storage. So this host works in the VM over SSH, as the image's own user, with a
+# key that is created here and exists only while this runs.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
-# The VM must reach its distribution's packages, unless it needs none.
+# The VM must reach its distribution's package servers, unless it needs no packages.
 #
 # Inputs (environment), all optional; those not listed are create-vm's:
 #   TEMPLATE_NAME agent-template   must not be the name of a VM
-#   TEMPLATE_NAME_IN cluster       of which nodes: cluster, or node: only this one
+#   TEMPLATE_NAME_IN cluster       where to look for that name: cluster, or node (only
+#                       this one)
 #   TEMPLATE_ID         default: a free one of VM_ID_RANGE (100-999)
 #   VM_OS debian-12     ubuntu, debian-12, debian-13, almalinux-9, rocky-9
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
@@ -21,26 +22,28 @@
 #                       cannot have less
 #   VM_CPU 2, VM_RAM 2048 (MB)     of the throw-away VM, and of clones
 #                       that are created by hand
-#   VM_BOOTSTRAP base   what to install: base, python, node, docker, claude, codex, gemini,
-#                       code-interpreter, github-runner, forgejo-runner, gitea-runner, parted by
-#                       blanks; all, which is without these four; or none
-#   VM_GITHUB_RUNNER    URL of the archive of github-runner (file:// is this host's), and
-#   VM_GITHUB_RUNNER_SHA256   its checksum; VM_FORGEJO_RUNNER, VM_GITEA_RUNNER and theirs: of the
-#                       programs of the other runners
-#   VM_RUNNER           file on this host: the job runner, which clones then have
-#                       already (in /opt/linus). Default: none
+#   VM_BOOTSTRAP base   what to install, separated by blanks: base, python, node, docker,
+#                       claude, codex, gemini, code-interpreter, github-runner,
+#                       forgejo-runner, gitea-runner; or all, which leaves out
+#                       code-interpreter and the three runners; or none
+#   VM_GITHUB_RUNNER    URL of the archive of github-runner (file:// is this host's)
+#   VM_GITHUB_RUNNER_SHA256   its checksum
+#   VM_FORGEJO_RUNNER, VM_FORGEJO_RUNNER_SHA256, VM_GITEA_RUNNER, VM_GITEA_RUNNER_SHA256
+#                       the same for the programs of the other runners
+#   VM_RUNNER           file on this host: the job runner. Clones then have it already
+#                       (in /opt/linus). Default: none
 #   VM_READY_TIMEOUT 900 (seconds)  until the VM is ready and its agent responds
 #   VM_BOOTSTRAP_TIMEOUT 3600 (seconds)  for installing VM_BOOTSTRAP
-#   LINUS_OWNER         UUID of the installation the template belongs to
-#   LINUS_LEASE_SECONDS 10800   after which the host destroys the VM if it is not
-#                       a template by then, as when this run was killed
+#   LINUS_OWNER         UUID of the installation that the template belongs to
+#   LINUS_LEASE_SECONDS 10800   after that time the host destroys the VM if it is not a
+#                       template yet, for example because this run was killed
 #   LINUS_NONCE         delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
 # The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 the name is taken, or a step failed, 6 network or SSH
-# timeout, 129/130/141/143 signal. On every failure its own VM is destroyed.
+# timeout, 129/130/141/143 signal. On every failure the script destroys its own VM.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/bootstrap.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"

@@ -1,24 +1,25 @@
 #!/usr/bin/env bash
-# Reports whether VMs can be created on this Proxmox VE host, and what to do about
-# each thing that is missing. Changes nothing.
+# Reports whether VMs can be created on this Proxmox VE host, and what to do about each
+# thing that is missing. It changes nothing.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
 #   PROXMOX_NODE (this host's own), PROXMOX_STORAGE local-lvm,
 #   PROXMOX_BRIDGE vmbr0, VM_TEMPLATE (empty: any)
-#   STORAGE_RESERVE GB, 5: storages with less free space take no VM
-#   VM_DISK        GB, 20: warn of storages with less free space
+#   STORAGE_RESERVE GB, 5: a storage with less free space takes no VM
+#   VM_DISK        GB, 20: warn about storages with less free space
 #   IMAGE_DIR      /var/lib/vz/template/linus: the directory of cloud images
 #   CALLBACK_URL   the URL for callbacks, tested from here; empty: not tested
 #   LINUS_NONCE    delimits the output
 # Options: --help
 #
-# One line per check on stdout, a warn or fail followed by what to do:
+# One line per check on stdout; a warn or a fail is followed by what to do:
 #   LINUS_CHECK:<name>:<ok|warn|fail>:<text>
 #   LINUS_REMEDY:<what to do>
-#   LINUS_FACTS:<version> <types of storages> <sha256>   what a test of this host is true of;
-#                the sum is the template's, of its config without lock; - for what is not known
+#   LINUS_FACTS:<version> <types of storages> <sha256>   a test of this host is valid only
+#                for these; the sum is that of the template's config without lock; - stands
+#                for what is not known
 # Exit codes: 0 no check failed, otherwise that of the first failure: 1 invalid
 # parameter, 2 missing tool, 3 invalid configuration, 4 node offline;
 # 129/130/141/143 signal.

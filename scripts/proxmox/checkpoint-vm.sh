@@ -1,40 +1,40 @@
 #!/usr/bin/env bash
-# Makes a checkpoint of one VM of ours on the Proxmox VE node this runs on: the VM, as it
-# runs, is saved to the disk and becomes a template, of which create-vm.sh makes VMs that
-# go on from there (VM_CHECKPOINT) instead of booting. The VM itself is used up.
+# Makes a checkpoint of one VM of linus on the Proxmox VE node this runs on. The running VM
+# is saved to the disk and becomes a template. From it, create-vm.sh makes VMs that continue
+# where it was saved (VM_CHECKPOINT) instead of booting. The VM itself is used up.
 #
-# The VM must have been made of a template by create-vm.sh, be ready, and have had no job:
-# what is in its memory and on its disk is in every VM that is restored from it. What is
-# its own (keys of whoever may log in, job directories, histories) is removed before, its
-# link is taken down, so that no copy says a word before it has a name of its own.
+# create-vm.sh must have made the VM from a template. The VM must be ready, and must not have
+# had a job: whatever is in its memory and on its disk is in every VM that is restored from
+# it. First the script removes what belongs to this VM alone (keys of those who may log in,
+# job directories, histories). It also takes the VM's link down, so that no copy sends
+# anything before it has a name of its own.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all required:
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
-#   VM_TEMPLATE               name or ID of the template that it was made of
+#   VM_TEMPLATE               name or ID of the template that it was made from
 # and optionally:
-#   CHECKPOINT_ROOM 5         GB of LINUS_HOST_DIR's file system that stay free: refused
-#                             where twice the VM's memory and 500 MB would leave less
-#   STORAGE_RESERVE 5         GB of the VM's storages that stay free, alike
-#   VM_OS                     what is told of its system (default: VM_TEMPLATE)
+#   CHECKPOINT_ROOM 5         GB that stay free on LINUS_HOST_DIR's file system: a checkpoint
+#                             is refused if twice the VM's memory and 500 MB would leave less
+#   STORAGE_RESERVE 5         GB that stay free on the VM's storages, likewise
+#   VM_OS                     the name to report for its system (default: VM_TEMPLATE)
 #   PROXMOX_NODE              default: this host's own
 #   VM_SSH_USER               default: the VM's
-#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_HOST_DIR /var/lib/linus   where its memory is kept (lib/checkpoint.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
-# It can be run again: what a killed run has done is gone on with, and of a checkpoint
-# that is whole it tells what it is. The result is on stdout in LINUS_ lines
-# (lib/result.sh), the log on stderr:
+# It can be run again: it continues what a killed run began, and it reports a checkpoint that
+# is complete. The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr:
 #   LINUS_CHECKPOINT_ID, _TEMPLATE (its ID), _GENERATION (of the template), _MACHINE,
-#   _CPU, _HOST (QEMU and processor it was saved on), _BYTES (of its memory, as they lie)
+#   _CPU, _HOST (QEMU and processor it was saved on), _BYTES (of its memory, on the disk)
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
-# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails before the
-# VM is changed leaves it as it was; after that the VM is destroyed, with what there is of
-# a checkpoint, and LINUS_VM_OUTCOME says how that went (destroy-vm.sh).
+# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. A failure before the VM is
+# changed leaves the VM as it was. After a later failure the VM is destroyed, together with
+# the incomplete checkpoint, and LINUS_VM_OUTCOME says how that went (destroy-vm.sh).
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/checkpoint-keep.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/power.sh"

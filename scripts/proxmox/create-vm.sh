@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates a VM on the Proxmox VE node this runs on, from a template (linked
-# clone) or from a cloud image, starts it and waits until it is usable.
+# Creates a VM on the Proxmox VE node this runs on, from a template (linked clone) or from a
+# cloud image, starts it and waits until it is usable.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -10,53 +10,58 @@
 #   VM_CPU 2, VM_RAM 2048 (MB), VM_DISK 20 (GB)
 #   VM_TEMPLATE         name or ID of a template on this node; empty: an image
 #   VM_CHECKPOINT       ID of a checkpoint of that template on this node (checkpoint-vm.sh):
-#                       the VM goes on where that was saved, as itself, and does not boot.
-#                       What does not fit it is LINUS_RESTORE:unfit before anything is made,
-#                       or after, where its memory has gone meanwhile; LINUS_RESTORE:failed:
-#                       it is locked, or was undone, and a boot may do
-#   VM_FORK             ID of a VM of this installation on this node, of which this one is a
-#                       copy in its size, with VM_FORK_JOB, the linus-job of that. With
-#                       VM_FORK_LIVE=true it goes on from the memory in that VM's snapshot
-#                       linus-fork (power-vm.sh, fork), else it boots from a copy of its disk.
-#                       VM_TEMPLATE, VM_CPU, VM_RAM and VM_DISK do not count then
-#   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a
-#                       template: only reported, and its user if that sets none)
+#                       the VM continues where the checkpoint was saved, with its own
+#                       identity, and does not boot. LINUS_RESTORE:unfit says that the
+#                       checkpoint does not fit; it comes before anything is made, or later
+#                       if the checkpoint's memory has gone meanwhile. LINUS_RESTORE:failed
+#                       says that the checkpoint is locked, or that the restore was undone;
+#                       a boot may still work
+#   VM_FORK             ID of a VM of this installation on this node: the new VM becomes a
+#                       copy of it, of the same size. VM_FORK_JOB is the linus-job of that
+#                       VM. With VM_FORK_LIVE=true the copy continues from the memory in that
+#                       VM's snapshot linus-fork (power-vm.sh, fork), otherwise it boots from
+#                       a copy of its disk. VM_TEMPLATE, VM_CPU, VM_RAM and VM_DISK have no
+#                       effect then
+#   VM_OS ubuntu        ubuntu, debian-12, debian-13, almalinux-9, rocky-9 (with a template
+#                       it is only reported, and gives the user if the template sets none)
 #   VM_IMAGE_URL, VM_IMAGE_SHA256   another image than VM_OS's (file:// works)
 #   IMAGE_DIR           where images are kept (/var/lib/vz/template/linus)
 #   PROXMOX_NODE        default: this host's own
 #   PROXMOX_STORAGE local-lvm, PROXMOX_BRIDGE vmbr0, VM_VLAN_TAG
-#   STORAGE_RESERVE 5   GB of the storages that stay free: below, no VM is created
+#   STORAGE_RESERVE 5   GB that stay free on the storages: with less, no VM is created
 #   VM_ID_RANGE 100-999
 #   VM_SSH_USER         default: the template's user, or the system's usual one
 #   VM_SSH_PORT 22
 #   VM_IP_CONFIG dhcp   or auto6 or dhcp6 (IPv6 only), ADDRESS/PREFIX, or a pool
-#                       FIRST-LAST/PREFIX of which each VM gets one;
+#                       FIRST-LAST/PREFIX from which each VM gets one address;
 #                       with VM_GATEWAY (lib/address.sh)
 #   VM_NAMESERVERS      default: the host's
 #   VM_EGRESS lan       lan, internet, none or allow: where its packets may go (lib/egress.sh)
-#   VM_EGRESS_RANGES    addresses and ranges parted by commas: what allow reaches, or internet
-#                       does not
+#   VM_EGRESS_RANGES    addresses and ranges separated by commas: what allow reaches, or what
+#                       internet does not reach
 #   VM_CPU_TYPE         image: host where KVM works, else x86-64-v2-AES;
 #                       template: the template's
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600 (seconds)
-#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses
-#                       that guests report though it cannot see their cards
-#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by
-#                       the neighbour table and without a host key to pin
+#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses that
+#                       guests report, although this node cannot see their cards
+#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by the
+#                       neighbour table and without a host key to pin
 #   LINUS_JOB, LINUS_OWNER  UUIDs that mark the VM (default: generated)
-#   LINUS_ENGINE        the engine that asks, of several: clones take turns then (lib/slot.sh)
+#   LINUS_ENGINE        the engine that asks, if there are several: clones then take turns
+#                       (lib/slot.sh)
 #   LINUS_LEASE_SECONDS 0     time after which the host destroys the VM; 0: never
-#   LINUS_HOST_DIR /var/lib/linus   leases, reserved addresses, quarantined IDs, what
-#                       was checked in the last minute, how long templates took to boot
+#   LINUS_HOST_DIR /var/lib/linus   holds leases, reserved addresses, quarantined IDs, what
+#                       was checked in the last minute, and how long templates took to boot
 #   LINUS_NONCE         delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
 # The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
-# 4 node offline, 5 creation, configuration or start failed, 6 network or SSH
-# timeout, 129/130/141/143 signal. On every failure its own VM is destroyed. With
-# LINUS_VM_OUTCOME:exists a VM already has the name, and was not touched. A restored
-# VM has LINUS_VM_SOURCE:restored in its result, a fork LINUS_VM_SOURCE:forked.
+# 4 node offline, 5 creation, configuration or start failed, 6 network or SSH timeout,
+# 129/130/141/143 signal. On every failure the script destroys its own VM.
+# LINUS_VM_OUTCOME:exists says that a VM already has the name, and was not touched. The
+# result of a restored VM has LINUS_VM_SOURCE:restored, that of a fork has
+# LINUS_VM_SOURCE:forked.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/script.sh"

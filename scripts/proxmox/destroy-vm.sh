@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Stops and destroys one VM of ours on the Proxmox VE node this runs on, with
-# its disks. It touches nothing unless the VM's config, read again right before
-# stop and right before destroy, proves that it is the VM meant.
+# Stops and destroys one VM of linus on the Proxmox VE node this runs on, with its disks. It
+# touches nothing unless the VM's config proves that it is the VM meant. It reads the config
+# again right before the stop and right before the destroy.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -9,33 +9,33 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   ACTION                    destroy, or forget: remove the lease and free the
-#                             address of a VM that is not proven, or protected; the
-#                             VM itself is not touched (default: destroy)
+#   ACTION                    destroy, or forget: remove the lease and free the address of a
+#                             VM that is not proven, or is protected; the VM itself is not
+#                             touched (default: destroy)
 #   VM_KIND                   vm; template: remove only a template that build-template
-#                             created; volume: only what holds a volume, with it,
-#                             unless a VM has it (default: vm)
+#                             created; volume: remove only the holder of a volume, with the
+#                             volume, unless a VM has it (default: vm)
 #   PROXMOX_NODE              default: this host's own
-#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
-# A VM that does not exist is a success: it can be run twice. The result is on
-# stdout in LINUS_ lines (lib/result.sh), the log on stderr. The VM's fate is
-# reported even if the script fails:
+# It can be run twice: a VM that does not exist is a success. The result is on stdout in
+# LINUS_ lines (lib/result.sh), the log on stderr. The script reports the VM's fate even if
+# it fails:
 #   LINUS_VM_OUTCOME:destroyed  this run destroyed it
 #   LINUS_VM_OUTCOME:gone       the cluster has no VM with that ID
-#   LINUS_VM_OUTCOME:foreign    another VM has that ID by now, and was not touched:
-#                               the one meant is gone (the exit code is still 5)
-#   LINUS_VM_OUTCOME:refused    it has the name, job or owner, but the proof is
-#                               incomplete, or it is on another node, or somebody
-#                               has protected it (protection: 1) or moved a volume
-#                               to a disk of its own, or VMs have it, a volume: left alone
-#   LINUS_VM_MOVED:<node>       refused because it is on that node
-#   LINUS_VM_OUTCOME:failed     destroying it failed: to be retried
-#   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead:
-#                               nothing is done for it any more
-# Without that line nothing is known about it.
+#   LINUS_VM_OUTCOME:foreign    another VM has that ID now, and was not touched: the VM
+#                               meant is gone (the exit code is still 5)
+#   LINUS_VM_OUTCOME:refused    it was left alone: it has the name, job or owner, but the
+#                               proof is incomplete; or it is on another node; or somebody
+#                               has protected it (protection: 1), or moved a volume to one
+#                               of its own disks; or it holds a volume that VMs have
+#   LINUS_VM_MOVED:<node>       it was refused because it is on that node
+#   LINUS_VM_OUTCOME:failed     destroying it failed: try again
+#   LINUS_VM_OUTCOME:fenced     other engines have taken LINUS_ENGINE for dead: nothing is
+#                               done for it any more
+# Without that line nothing is known about the VM.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration,
 # 4 node offline, 5 foreign, refused, failed or fenced, 129/130/141/143 signal.
 

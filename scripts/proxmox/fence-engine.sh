@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes every node of the cluster refuse what an engine of linus asks from now on:
-# others have taken it for dead, and take its jobs over (lib/fence.sh).
+# Makes every node of the cluster refuse whatever an engine of linus asks from now on. Other
+# engines have taken it for dead, and take over its jobs (lib/fence.sh).
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -9,8 +9,8 @@
 #   LINUS_NONCE    delimits the output
 # Options: --help
 #
-# It can be run twice. The result is on stdout in LINUS_ lines (lib/result.sh), the
-# log on stderr. Fences older than a month go: no engine comes back after that.
+# It can be run twice. The result is on stdout in LINUS_ lines (lib/result.sh), the log on
+# stderr. Fences older than a month are removed: no engine comes back after that.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the fence could not be
 # written (no quorum), 129/130/141/143 signal.
 

@@ -1,31 +1,33 @@
 #!/usr/bin/env bash
-# Reports what this Proxmox VE host has left for VMs, what templates are now, and which
-# VMs are not proven ours any more, and renews leases of VMs of ours. Starts nothing of
-# Proxmox: it reads files.
+# Reports what this Proxmox VE host has left for VMs, what its templates are now, and which
+# VMs are no longer proven to be linus's. It also renews leases of VMs of linus. It starts no
+# tool of Proxmox: it reads files.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
-#   ROOM_TEMPLATES   names or IDs of templates of this node, parted by blanks
-#   ROOM_VMS         VMs whose proof to look at, parted by blanks: <vmid>:<job's UUID>:<name>
-#   ROOM_LEASES      leases to renew, parted by blanks: <vmid>:<job's UUID>:<seconds from now>;
-#                    0 seconds: it is to end never. A VM without one gets one
-#   LINUS_ENGINE     the engine that asks, of several: one that others have taken for
-#                    dead renews none (lib/fence.sh)
-#   LINUS_OWNER      the installation whose VMs these are; required with ROOM_VMS, ROOM_LEASES
+#   ROOM_TEMPLATES   names or IDs of templates of this node, separated by blanks
+#   ROOM_VMS         VMs whose proof to check, separated by blanks: <vmid>:<job's UUID>:<name>
+#   ROOM_LEASES      leases to renew, separated by blanks:
+#                    <vmid>:<job's UUID>:<seconds from now>; 0 seconds: the lease never ends.
+#                    A VM without a lease gets one
+#   LINUS_ENGINE     the engine that asks, if there are several: if others have taken it for
+#                    dead, no lease is renewed for it (lib/fence.sh)
+#   LINUS_OWNER      the installation that the VMs belong to; required with ROOM_VMS,
+#                    ROOM_LEASES
 #   LINUS_NONCE      delimits the output
 # Options: --help
 #
 # On stdout:
 #   LINUS_MEMORY:<MiB available> <MiB in all> <pressure>   the pressure is PSI's some
-#                avg10, 0 where the kernel does not tell
-#   LINUS_TEMPLATE:<name or ID as given> <vmid> <sha256>   of its config without lock;
-#                none for what is not one template
-#   LINUS_DOUBT:<job> <what speaks against it>   a VM that is there and not proven ours;
-#                nothing of one that is proven, gone, or cannot be read
-#   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, as the host's leases
-#                are being worked on, or the VM has none and is not proven ours; over: the
-#                host ends the VM; gone: no node has a VM of that ID
+#                avg10, 0 if the kernel does not report it
+#   LINUS_TEMPLATE:<name or ID as given> <vmid> <sha256>   the sum is that of its config
+#                without lock; no line for what is not exactly one template
+#   LINUS_DOUBT:<job> <what speaks against it>   a VM that exists and is not proven to be
+#                linus's; no line for a VM that is proven, gone, or cannot be read
+#   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, because the host's leases
+#                are being worked on, or because the VM has no lease and is not proven to be
+#                linus's; over: the host ends the VM; gone: no node has a VM with that ID
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 the memory is not known,
 # 129/130/141/143 signal.
 

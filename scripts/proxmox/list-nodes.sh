@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Reports the nodes of this Proxmox VE cluster: which are online, how much memory
-# each has and how much of it VMs and containers are configured with, its
-# templates and storages, and the SSH host keys that the cluster has of it.
-# Changes nothing, and starts one of Proxmox's tools.
+# Reports the nodes of this Proxmox VE cluster: which are online, how much memory each has and
+# how much of it is configured for VMs and containers, its templates and storages, and the SSH
+# host keys that the cluster has for it. It changes nothing, and starts one of Proxmox's tools.
 #
-# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there. A
-# host without a cluster is the one node.
+# Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there. A host without
+# a cluster counts as the only node.
 #
 # Inputs (environment), all optional:
 #   LINUS_NONCE    delimits the output
@@ -15,17 +14,17 @@
 #   LINUS_VM_NODE:<node>               this node
 #   LINUS_QUORUM:<yes|no|none>         none: there is no cluster
 #   LINUS_NODE:name=<node> online=<0|1> ip=<address> memory=<MiB> used=<MiB> ha=<state>
-#                one for each; what is not known is empty. ha is the HA manager's
+#                one line for each node; what is not known is empty. ha is the HA manager's
 #                state of the node, such as online or maintenance
 #   LINUS_NODE_KEY:<node> <SSH host key>
 #   LINUS_NODE_STORAGE:<node> <storage> <active|inactive> <shared|local>
 #   LINUS_NODE_TEMPLATE:<node> <id> <name> <build> <sum> <shared|local> <has>
-#                build: the UUID of its build by build-template, - if made elsewhere;
-#                sum: the sha256 of its config without lock; shared: all its disks
-#                are on storages that every node has; has: what its build has installed,
-#                parted by commas, - if that is not known
-#   LINUS_NODE_VMS:<node> <id>:<MiB>:<status> ...   its VMs and containers, 500 a line;
-#                unknown is the status of one that Proxmox has not looked at yet
+#                build: the UUID of its build by build-template, - if it was made elsewhere;
+#                sum: the sha256 of its config without lock; shared: all its disks are on
+#                storages that every node has; has: what its build has installed, separated
+#                by commas, - if that is not known
+#   LINUS_NODE_VMS:<node> <id>:<MiB>:<status> ...   its VMs and containers, 500 on a line;
+#                the status is unknown if Proxmox has not looked at it yet
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster's state
 # cannot be read, 6 it does not respond in time, 129/130/141/143 signal.
 

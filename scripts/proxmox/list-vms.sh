@@ -1,34 +1,33 @@
 #!/usr/bin/env bash
-# Lists the VMs of ours on every online node, or on this one: those whose description
-# carries linus-job=<uuid>, linus-owner=<uuid> and linus-vm=<their ID> (lib/vm.sh).
-# Before that it destroys the VMs of
-# this host whose lease has expired (lib/lease.sh), and what a killed run of ours
-# left unfinished, and sees that the rules of VMs whose network is limited are in the
-# kernel (lib/egress.sh).
+# Lists the VMs of linus on every online node, or on this one: those whose description carries
+# linus-job=<uuid>, linus-owner=<uuid> and linus-vm=<their ID> (lib/vm.sh).
+# First it destroys the VMs of this host whose lease has expired (lib/lease.sh), and what a
+# killed run of linus left unfinished. It also makes sure that the kernel has the rules of VMs
+# whose network is limited (lib/egress.sh).
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
 #   LINUS_OWNER    only the VMs of this installation
-#   VM_KIND        vm; template: the templates that build-template created,
-#                  instead of VMs; volume: what holds volumes (default: vm)
-#   LIST_NODES     all, or own: only this node, without asking for others (default: all)
+#   VM_KIND        vm; template: the templates that build-template created, instead of VMs;
+#                  volume: the holders of volumes (default: vm)
+#   LIST_NODES     all, or own: only this node, without asking other nodes (default: all)
 #   LINUS_NONCE    delimits the output
 # Options: --help
 #
 # One line per VM on stdout:
 #   LINUS_VM:id=<n> node=<node> name=<name> status=<status> job=<uuid> owner=<uuid>
-# with ` checkpoint=<ID of its template>` behind it where it is one (lib/checkpoint.sh: a
-# template to Proxmox, a VM here); with ` from=<name of the VM> before=<the template that
-# was made of> by=<whom> at=<seconds since 1970>` behind a template that was saved (save-vm.sh),
-# and one per VM ID that is not used because volumes of a destroyed VM of ours
-# are still there:
+# A checkpoint has ` checkpoint=<ID of its template>` at the end (lib/checkpoint.sh: it is a
+# template to Proxmox, and a VM here). A template that was saved (save-vm.sh) has at the end
+# ` from=<name of the VM> before=<the VM's template> by=<who saved it> at=<seconds since 1970>`.
+# One line per VM ID that is not used because volumes of a destroyed VM of linus are still
+# there:
 #   LINUS_QUARANTINED:<id> <volume> ...
-# and one per expired VM of this host that is left alone because its proof is
-# incomplete or somebody has protected it (of any installation: they are few, and should be seen):
+# One line per expired VM of this host that is left alone because its proof is incomplete or
+# somebody has protected it (of any installation: there are few, and people should see them):
 #   LINUS_LEFT_ALONE:<id> <job> <name> <why>
-# A node that is offline, or does not respond, is a LINUS_WARNING: its VMs are not
-# in the list, which does not prove that they are gone.
+# A node that is offline, or does not respond, gives a LINUS_WARNING: its VMs are not in the
+# list, which does not prove that they are gone.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the cluster returns
 # no list, 6 it does not respond in time, 129/130/141/143 signal.
 

@@ -1,37 +1,37 @@
 #!/usr/bin/env bash
-# One run of a host script, independent of the connection that started it: it is
-# started once, as a unit of the host's systemd, and can be followed from any byte
-# by anybody, as often as needed. linus calls this; it is not for people to run.
+# Runs a host script independently of the connection that started it. The run is called an
+# operation. It is started once, as a unit of the host's systemd, and anybody can follow it
+# from any byte, as often as needed. linus calls this script; people need not run it.
 #
 # Runs as root on a Proxmox VE host; needs bash, coreutils and systemd.
 #
 #   operation.sh start <operations> <id> <script> [<prefix>]   inputs for the script by environment
 #   operation.sh run <directory>                    the unit's process, which becomes the script
-#   operation.sh ended                              what systemd runs after it, in the directory
+#   operation.sh ended                              systemd runs it afterwards, in the directory
 #   operation.sh follow <directory> <offset>
 #   operation.sh stop <directory>
 #   operation.sh settle <directory> <seconds>
 #
-# An operation is the directory <operations>/<id>, made whole in one rename, so
-# it is there or not, and the unit linus-<id>, of which systemd lets there be one.
-# In the directory:
-#   nonce, env, script   what is to be run (0700: root's alone)
+# An operation is the directory <operations>/<id> and the unit linus-<id>. One rename makes
+# the directory, so it is there as a whole or not at all. systemd allows only one unit of that
+# name. In the directory:
+#   nonce, env, script   what to run (0700: for root alone)
 #   out                  its stdout
-#   log                  its stderr; made as it begins, so that it begins once
-#   bell                 a pipe: a line that it has ended, for one who waits for that
-#   stop                 it is to stop: it looks by itself (lib/run.sh), and no
-#                        signal but KILL does anything to it
-#   exit                 its exit status, or the signal that killed it: written by
-#                        systemd, last of all
-# One that has begun, has no exit and no unit is lost: the host was restarted.
-# What nobody settled goes after a week, and no operation runs that long.
+#   log                  its stderr; made when the operation begins, so that it begins once
+#   bell                 a pipe: the operation's end writes a line to it, for those who wait
+#   stop                 the operation is to stop: the script looks for this file itself
+#                        (lib/run.sh), and no signal but KILL has any effect on the script
+#   exit                 its exit status, or the signal that killed it: systemd writes it,
+#                        last of all
+# An operation that has begun, and has neither exit nor unit, is lost: the host was restarted.
+# An operation that nobody settled is removed after a week; none runs that long.
 #
-# An engine that others have taken for dead (LINUS_ENGINE, with a file fence-<engine>
-# in /etc/pve/priv/linus: lib/fence.sh) starts, stops and settles none. Starts and
-# settles for engines take turns: a start that came before that file is there to be
-# settled after it.
-# Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 76 for an engine that
-# is taken for dead, 127 no such script; otherwise an error, with a text on stderr.
+# If others have taken an engine for dead (LINUS_ENGINE, with a file fence-<engine> in
+# /etc/pve/priv/linus: lib/fence.sh), nothing is started, stopped or settled for it. Starts and
+# settles for engines take turns: whatever was started before that file existed is there to be
+# settled afterwards.
+# Exit codes: 0 ok, 66 no such operation, 75 it does not stop, 76 the engine is taken for
+# dead, 127 no such script; otherwise an error, with a text on stderr.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/afresh.sh"
 

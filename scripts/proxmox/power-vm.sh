@@ -1,57 +1,58 @@
 #!/usr/bin/env bash
-# Starts, stops, suspends, resumes, snapshots, reverts or forks one VM of ours on the Proxmox VE
-# node this runs on, changes where its packets may go, or renames a template of ours. It touches nothing unless the VM's config, read in the same locked
-# step, proves that it is the VM meant.
+# Starts, stops, suspends, resumes, snapshots, reverts or forks one VM of linus on the Proxmox
+# VE node this runs on, changes where its packets may go, or renames a template of linus. It
+# touches nothing unless the VM's config, read in the same locked step, proves that it is the
+# VM meant.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all required:
 #   ACTION                    start     and wait until it is usable
-#                             stop      at once, as by cutting its power
-#                             shutdown  by asking the guest; at once if it does not
-#                             suspend   to disk: its memory goes to its storage, which
-#                                       takes twice its size and 500 MB
-#                             resume    where it was suspended, its clock set; start
-#                                       does the same to a suspended VM
-#                             snapshot  of its disks, running or not
+#                             stop      at once, like cutting its power
+#                             shutdown  by asking the guest; at once if it does not shut down
+#                             suspend   to disk: its memory goes to its storage, which needs
+#                                       room for twice the memory's size and 500 MB
+#                             resume    where it was suspended, and set its clock; start does
+#                                       the same for a suspended VM
+#                             snapshot  of its disks, whether it runs or not
 #                             revert    to a snapshot, losing later changes; then start
-#                             delete-snapshot  for good; the VM is as it is
-#                             fork      make copies possible, by create-vm.sh (VM_FORK): where
-#                                       its storage can clone it, a snapshot linus-fork with
-#                                       memory is taken, else nothing is done
-#                             unfork    remove that snapshot; there may be none
+#                             delete-snapshot  for good; the VM stays as it is
+#                             fork      prepare for copies by create-vm.sh (VM_FORK): if its
+#                                       storage can clone it, take a snapshot linus-fork with
+#                                       memory, else do nothing
+#                             unfork    remove that snapshot, if there is one
 #                             network   from now on it reaches what VM_EGRESS says
 #                             rename    a template: to NEW_NAME, which no other VM of the
 #                                       cluster may have
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   SNAPSHOT                  name, for those of snapshots: required there
-#   NEW_NAME                  for rename: required there
+#   SNAPSHOT                  the snapshot's name: required for snapshot, revert and
+#                             delete-snapshot
+#   NEW_NAME                  required for rename
 #   VM_EGRESS lan             for network: lan, internet, none or allow (lib/egress.sh)
-#   VM_EGRESS_RANGES          for network, as create-vm.sh has it
-#   SNAPSHOT_MEMORY false     true: the snapshot has what runs in the VM as well, and a
-#                             revert to it comes back running
+#   VM_EGRESS_RANGES          for network, as for create-vm.sh
+#   SNAPSHOT_MEMORY false     true: the snapshot also has what runs in the VM, and after a
+#                             revert to it the VM continues from there
 #   SNAPSHOT_MAX 10           snapshots that a VM may have; 0: any number
-#   STORAGE_RESERVE 5         GB of the VM's storages that stay free: a snapshot with
-#                             memory is refused that would leave less
+#   STORAGE_RESERVE 5         GB that stay free on the VM's storages: a snapshot with memory
+#                             that would leave less is refused
 #   PROXMOX_NODE              default: this host's own
 #   VM_SSH_USER               default: the VM's
 #   VM_SSH_PORT 22
 #   VM_NETWORK_TIMEOUT 300, VM_READY_TIMEOUT 600, VM_SHUTDOWN_TIMEOUT 60 (seconds)
-#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses
-#                       that guests report though it cannot see their cards
-#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by
-#                       the neighbour table and without a host key to pin
+#   VM_ROUTED false     true: this node reaches VMs through a router; accept addresses that
+#                       guests report, although this node cannot see their cards
+#   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by the
+#                       neighbour table and without a host key to pin
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
-# Each can be run twice: a VM already in the wanted state is a success; only the name
-# of a snapshot cannot be used again. After start, resume and revert the result has the
-# address, user and host key, like create-vm's. The result is on stdout in LINUS_
-# lines (lib/result.sh), the log on stderr.
-# After fork the result has LINUS_FORK:live or disk, LINUS_FORK_WHY, and where the VM stood
-# still for it LINUS_FORK_PAUSE, in milliseconds.
+# Each action can be run twice: a VM already in the wanted state is a success. Only the name
+# of a snapshot cannot be used again. The result is on stdout in LINUS_ lines (lib/result.sh),
+# the log on stderr. After start, resume and revert it has the address, user and host key,
+# like create-vm's. After fork it has LINUS_FORK:live or LINUS_FORK:disk, LINUS_FORK_WHY, and
+# if the VM was paused for it, LINUS_FORK_PAUSE in milliseconds.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.

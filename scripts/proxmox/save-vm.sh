@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Makes a template of ours of one VM of ours on the Proxmox VE node this runs on: of a
-# full copy of it, or (SAVE_MODE=in-place) of the VM itself, which is no VM afterwards.
+# Makes a template of linus from one VM of linus on the Proxmox VE node this runs on: from a
+# full copy of the VM, or (SAVE_MODE=in-place) from the VM itself, which is no VM afterwards.
 #
-# The copy is Proxmox's of a VM as it runs, with its file systems frozen for a moment
-# (drive-mirror), which needs no snapshots of the storage. It boots once, with its cards'
-# links down, so that nobody hears of it; is cleaned through its guest agent of who it
-# was, of its people's keys and of what jobs have left (lib/template.sh); and is shut
-# down. In place, all of that is done to the VM itself, whose links stay up.
+# Proxmox copies the VM while it runs, and freezes its file systems for a moment
+# (drive-mirror); the storage need not support snapshots. The copy boots once, with the links
+# of its cards down, so that nobody hears of it. Through its guest agent the script removes
+# the VM's identity, the keys of its people and what jobs have left (lib/template.sh). Then
+# the copy is shut down. In place, all of that is done to the VM itself, and its links stay
+# up.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -17,26 +18,26 @@
 #   LINUS_BUILD               UUID for the template's description, as linus-job
 # and optionally:
 #   SAVE_MODE copy            or in-place
-#   SAVED_BY                  whom the template tells it was saved by
-#   VM_TEMPLATE               what it tells the VM was made of
-#   STORAGE_RESERVE 5         GB of the VM's storages that stay free beside the copy
+#   SAVED_BY                  who saves it, noted in the template
+#   VM_TEMPLATE               the template that the VM was made from, noted there, too
+#   STORAGE_RESERVE 5         GB that stay free on the VM's storages beside the copy
 #   VM_ID_RANGE 100-999       of the copy
 #   PROXMOX_NODE              default: this host's own
 #   VM_SSH_USER               default: the VM's
 #   VM_READY_TIMEOUT 600      (seconds) until it is ready and its agent responds
-#   LINUS_LEASE_SECONDS 21600 after which the host destroys a copy that is no template
-#                             by then, as when this run was killed
-#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_LEASE_SECONDS 21600 after that time the host destroys a copy that is not a template
+#                             yet, for example because this run was killed
+#   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check everything, print the commands, change nothing), --help
 #
 # The result is on stdout in LINUS_ lines (lib/result.sh), the log on stderr:
 #   LINUS_TEMPLATE_NAME, LINUS_VM_ID, LINUS_VM_NODE (of the template), LINUS_SAVED (copy
 #   or in-place), LINUS_SAVED_AT (seconds since 1970), and a LINUS_LEFT for each thing
-#   that was seen in it and left.
-# It can be run again. A copy whose run failed or was killed is destroyed. In place, a
-# run goes on where another was killed; until the VM is a template it stays a VM of ours
-# of its name, at worst one that is off and cleaned: started, it boots as a new one.
+#   that the script found in it and left there.
+# It can be run again. If a run fails or is killed, its copy is destroyed. In place, a run
+# continues where a killed one stopped. Until it is a template, the VM stays a VM of linus and
+# keeps its name. At worst it is off and cleaned: when started, it boots as a new VM.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
 # offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal.
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Reports whether one VM of ours still exists on the Proxmox VE node this runs on,
-# and whether it runs. Changes nothing.
+# Reports whether one VM of linus still exists on the Proxmox VE node this runs on, and whether
+# it runs. It changes nothing.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
@@ -8,32 +8,32 @@
 #   VM_ID, VM_NAME            the VM
 #   LINUS_JOB, LINUS_OWNER    the UUIDs in its description (list-vms shows them)
 # and optionally:
-#   LOOK_INSIDE               true: ask the guest of a running VM, through its
-#                             agent, for its address and boot ID (default: false)
-#   VM_SSH_PORT, VM_ROUTED    for that, as for power-vm.sh
+#   LOOK_INSIDE               true: ask the guest of a running VM, through its agent, for its
+#                             address and boot ID (default: false)
+#   VM_SSH_PORT, VM_ROUTED    for LOOK_INSIDE, as for power-vm.sh
 #   SHOW_EGRESS               true: show where its packets may go (default: false)
 #   SHOW_SNAPSHOTS            true: list its snapshots (default: false)
 #   LINUS_NONCE               delimits the output
 # Options: --help
 #
-# Prints one of these on stdout, or fails:
+# It prints one of these on stdout, or fails:
 #   LINUS_VM_STATUS:<running|stopped|paused|...>   Proxmox's status of the VM meant
 #   LINUS_VM_STATUS:suspended  it is off, with its memory on the disk
 #   LINUS_VM_STATUS:gone       there is no VM with that ID in the cluster
 #   LINUS_VM_STATUS:foreign    another VM has that ID: the one meant is gone
-#   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it
-#                              is the VM meant is incomplete
+#   LINUS_VM_STATUS:left_alone it has the name, job or owner, but the proof that it is the VM
+#                              meant is incomplete
 #   LINUS_VM_STATUS:moved      it, or a VM that may be it, is on another node:
-#   LINUS_VM_MOVED:<node>      that one
-# A LINUS_WARNING says why it is foreign, left alone or moved. With LOOK_INSIDE,
-# if the guest of a running VM reports them:
+#   LINUS_VM_MOVED:<node>      that node
+# A LINUS_WARNING says why it is foreign, left alone or moved. With LOOK_INSIDE, if the guest
+# of a running VM reports them:
 #   LINUS_VM_IP                its address, if its card has that address
 #   LINUS_VM_BOOT_ID           the kernel's ID of its boot
-# With SHOW_EGRESS, for a VM that is there:
+# With SHOW_EGRESS, for a VM that exists:
 #   LINUS_EGRESS:<mode>        as its description says: lan, internet, none or allow
 #   LINUS_RULE:<rule>          what the kernel has for it, see lib/egress.sh; none for lan
-#   LINUS_NO_RULES:<why>       a mode other than lan whose rules could not be read
-# With SHOW_SNAPSHOTS, for a VM that is there:
+#   LINUS_NO_RULES:<why>       the mode is not lan, and its rules could not be read
+# With SHOW_SNAPSHOTS, for a VM that exists:
 #   LINUS_SNAPSHOT:<words>     one line each, see lib/snapshots.sh
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 status unknown,
 # 129/130/141/143 signal.

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Removes what linus keeps on this Proxmox VE node beside VMs and templates: its timer,
-# tool server, network rules, directories and fences. VMs and templates are Proxmox's, and stay.
+# Removes what linus keeps on this Proxmox VE node besides VMs and templates: its timer, tool
+# server, network rules, directories and fences. VMs and templates are Proxmox's, and stay.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there.
 #
 # Inputs (environment), all optional:
-#   LEAVE_VMS false    true: also while VMs of linus are on this node, which stay there
+#   LEAVE_VMS false    true: uninstall even if VMs of linus are on this node; they stay there
 #                      without lease, reserved address and network rules
 #   LINUS_SCRIPT_DIR /var/lib/linus/scripts    where the scripts are
 #   IMAGE_DIR /var/lib/vz/template/linus       where downloaded images are
@@ -14,7 +14,7 @@
 #
 # It can be run twice. One line on stdout for each thing:
 #   LINUS_REMOVED:<what>     with --dry-run LINUS_PLAN:<what>
-#   LINUS_STAYS:<what>       a VM, checkpoint, volume or template that is left
+#   LINUS_STAYS:<what>       a VM, checkpoint, volume or template that stays
 #   LINUS_VM_NODE:<node>     this node
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 the configs of its VMs
 # cannot be read, 5 refused (VMs of linus, or work under way) or failed,

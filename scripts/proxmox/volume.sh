@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Creates a volume of ours on the Proxmox VE node this runs on, attaches it to a running VM
-# of ours and mounts it there, now and whenever the VM boots (lib/mount.sh), or takes it off
-# (lib/volume.sh). list-vms.sh lists volumes and destroy-vm.sh removes one, both with
-# VM_KIND=volume.
+# Creates a volume of linus on the Proxmox VE node this runs on; or attaches it to a running VM
+# of linus and mounts it there, now and whenever the VM boots (lib/mount.sh); or unmounts and
+# detaches it (lib/volume.sh). With VM_KIND=volume, list-vms.sh lists volumes and destroy-vm.sh
+# removes one.
 #
 # Runs as root on a Proxmox VE host (8.x, 9.x); needs nothing installed there. The VM's
 # guest agent must run commands.
 #
-# Inputs (environment), all required where they are for the action:
+# Inputs (environment), all required by the actions that they are listed for:
 #   ACTION                    create, attach or detach
 #   VOLUME_UUID               the volume's linus-job, and its filesystem's UUID
 #   VOLUME_HOLDER             name of the VM that holds it and never runs
@@ -18,28 +18,29 @@
 #   VOLUME_VMID               ID of its holder
 #   VM_ID, VM_NAME, LINUS_JOB the VM
 # for attach:
-#   VOLUME_PATH               where the VM has it, an absolute path
-#   VOLUME_MODE rw            rw: by this VM alone; ro: by any number, while none writes
-#   VOLUME_FORMATTED false    true: it has a filesystem, and never gets one any more
-#   VM_SSH_USER               whose its top directory becomes (default: the VM's user)
+#   VOLUME_PATH               where the VM mounts it, an absolute path
+#   VOLUME_MODE rw            rw: this VM alone has it; ro: any number of VMs may have it,
+#                             while none writes
+#   VOLUME_FORMATTED false    true: it has a filesystem already, and never gets another
+#   VM_SSH_USER               the owner of its top directory (default: the VM's user)
 # and optionally:
 #   PROXMOX_NODE              default: this host's own
 #   PROXMOX_STORAGE local-lvm, STORAGE_RESERVE 5 (GB that stay free), VM_ID_RANGE 100-999
-#   LINUS_ENGINE              the engine that asks, of several (lib/fence.sh)
+#   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check, print the commands, change nothing), --help
 #
 # Attach and detach can be run twice. A disk without any signature gets a filesystem (ext4)
-# with VOLUME_UUID; one with another's is left as it is. The result is on stdout in LINUS_
-# lines (lib/result.sh), the log on stderr:
+# with VOLUME_UUID. A disk with something else on it is left as it is. The result is on stdout
+# in LINUS_ lines (lib/result.sh), the log on stderr:
 #   LINUS_VM_ID, LINUS_VM_NODE  of the holder, once it is reserved
-#   LINUS_VOLUME_DISK           the volume, to Proxmox
-#   LINUS_VOLUME_SHARED:true    it is on a storage that is shared by nodes, whose VMs can have
-#                               it, too: volume.sh runs on the VM's node, wherever its holder is
+#   LINUS_VOLUME_DISK           Proxmox's name of the volume
+#   LINUS_VOLUME_SHARED:true    its storage is shared by nodes, whose VMs can have it, too:
+#                               volume.sh runs on the VM's node, wherever the holder is
 #   LINUS_VOLUME_FORMATTED:true it has its filesystem
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration, 4 node
-# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. What fails is undone: a
-# volume that is created is removed again, one that is attached is taken off.
+# offline, 5 refused or failed, 6 timeout, 129/130/141/143 signal. A failed action is undone:
+# a volume just created is removed, and one just attached is detached.
 
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/create.sh"
 source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/mount.sh"
