@@ -922,3 +922,32 @@ func TestFits_LooksOnceMoreBeforeItRefuses(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// So is a VM that is about to be made: another engine may have made its template.
+func TestPlace_LooksOnceMoreBeforeItSaysNever(t *testing.T) {
+	t.Parallel()
+	w := three(t)
+	templates := w.nodes[0].Templates
+	for i := range w.nodes {
+		w.nodes[i].Templates = nil
+	}
+	p := w.cluster("pve1")
+	if _, err := p.Nodes(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	want := job.Placement{Spec: spec(2)}
+	if placed, err := p.Place(t.Context(), want); err == nil {
+		t.Fatalf("it has a place without a template: %+v", placed)
+	}
+	w.mu.Lock()
+	w.nodes[1].Templates = templates
+	w.mu.Unlock()
+	want.Planned = true // what is only planned waits for the next look
+	if placed, err := p.Place(t.Context(), want); err == nil {
+		t.Errorf("it is read again for a plan: %+v", placed)
+	}
+	want.Planned = false
+	if placed, err := p.Place(t.Context(), want); err != nil || placed.Node != w.nodes[1].Name {
+		t.Errorf("%+v, %v", placed, err)
+	}
+}

@@ -27,6 +27,11 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 			"bring the other nodes back, until then Proxmox refuses every change; look at: pvecm status"}
 	}
 	c := candidates(inv, want, p.o)
+	if c.never() != nil && !want.Planned { // a template that another engine has just made, for example
+		if newer, err := p.reread(ctx); err == nil && newer.Quorum {
+			c = candidates(newer, want, p.o)
+		}
+	}
 	defer func() {
 		for _, r := range c.refusals() {
 			if !want.Planned {
@@ -47,8 +52,18 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 	}
 }
 
-// refitTime bounds how long a submit waits for a second look at the cluster.
+// refitTime bounds how long a second look at the cluster may take.
 const refitTime = 5 * time.Second
+
+// reread is Nodes, but never from memory.
+func (p *Provider) reread(ctx context.Context) (job.Inventory, error) {
+	p.mu.Lock()
+	p.readAt = time.Time{}
+	p.mu.Unlock()
+	ctx, end := context.WithTimeout(ctx, refitTime)
+	defer end()
+	return p.Nodes(ctx)
+}
 
 // Fits returns *job.NoRoomError if it is known that no node can ever take the VM. Before that it
 // reads the cluster's state again: a template or a node may have just been added.
@@ -57,12 +72,7 @@ func (p *Provider) Fits(ctx context.Context, spec job.VMSpec) error {
 	if err == nil {
 		return nil
 	}
-	p.mu.Lock()
-	p.readAt = time.Time{}
-	p.mu.Unlock()
-	timed, end := context.WithTimeout(ctx, refitTime)
-	defer end()
-	inv, unread := p.inventory(timed)
+	inv, unread := p.reread(ctx)
 	if unread != nil {
 		return err
 	}
@@ -74,12 +84,10 @@ func (p *Provider) fits(inv job.Inventory, spec job.VMSpec) error {
 	if len(inv.Nodes) == 0 {
 		return nil
 	}
-	list := candidates(inv, job.Placement{Spec: spec, Only: spec.Node}, p.o)
-	err := &job.NoRoomError{Refusals: list.refusals()}
-	if len(err.Refusals) < len(list) || !err.Never() {
-		return nil
+	if err := candidates(inv, job.Placement{Spec: spec, Only: spec.Node}, p.o).never(); err != nil {
+		return err
 	}
-	return err
+	return nil
 }
 
 // candidate is a node, and what it has left for new VMs.
@@ -90,6 +98,15 @@ type candidate struct {
 }
 
 type candidateList []candidate
+
+// never returns the refusals if no candidate can ever take the VM; nil: one may.
+func (l candidateList) never() *job.NoRoomError {
+	err := &job.NoRoomError{Refusals: l.refusals()}
+	if len(err.Refusals) < len(l) || !err.Never() {
+		return nil
+	}
+	return err
+}
 
 func candidates(inv job.Inventory, want job.Placement, o Options) candidateList {
 	list := make(candidateList, 0, len(inv.Nodes))

@@ -122,7 +122,7 @@ restore_check_state() { # <what to do>
 # A state is loaded into exactly the machine that it was saved from.
 restore_check_shape() { # <what to do>
   if [[ ${checkpoint[GENERATION]:-} != "${restore_generation}" ]]; then
-    restore_unfit "template '${VM_TEMPLATE}' was built anew since" "$1"
+    restore_unfit "template '${VM_TEMPLATE}' was rebuilt since" "$1"
   fi
   vm_disk_kib "${vm_config[${vm_boot_disk:-scsi0}]:-}"
   if [[ ${checkpoint[CORES]:-}/${checkpoint[MEMORY]:-}/${checkpoint[DISK]:-} != "${VM_CPU}/${VM_RAM}/${VM_DISK}" ||

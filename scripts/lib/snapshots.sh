@@ -65,7 +65,7 @@ snapshots_read() { # <directory of pmxcfs>; run_rc
         push @{$now->{disks}}, ($on->{type} // "unknown") . ":" . ($on->{in} // "") . ":$2";
       }
     }
-    die "its config is another VM\x27s by now\n" unless index($head, "linus-job=$job") >= 0;
+    die "its config is another VM\x27s now\n" unless index($head, "linus-job=$job") >= 0;
     for my $name (sort { ($of{$a}{snaptime} // 0) <=> ($of{$b}{snaptime} // 0) || $a cmp $b } keys %of) {
       my $s = $of{$name};
       my $time = ($s->{snaptime} // "") =~ /^(\d{1,12})\z/ ? $1 : 0;

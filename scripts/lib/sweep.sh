@@ -30,7 +30,7 @@ lease_end() { # <vmid> <job>, as lease_load has read it
       local vm_kind=template
       vm_prove
       if [[ -z ${vm_doubt} ]]; then # the run that built it ended before it gave up the lease
-        log_info "VM $1 is a template by now, which has no lease"
+        log_info "VM $1 is a template now, which has no lease"
         lease_drop "$1" "$2"
       else
         log_warn "VM $1 is left alone: ${vm_reason}"

@@ -52,7 +52,7 @@ generation=''
 usage() {
   printf '%s\n' \
     'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... VM_TEMPLATE=... checkpoint-vm.sh [--dry-run | --help]' \
-    'Turns a VM of ours that is ready into a checkpoint, from which create-vm.sh restores' \
+    'Turns a ready VM of linus into a checkpoint, from which create-vm.sh restores' \
     'VMs. Inputs and exit codes are listed at the top of the script.' >&2
 }
 

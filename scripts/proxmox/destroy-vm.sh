@@ -12,9 +12,9 @@
 #   ACTION                    destroy, or forget: remove the lease and free the address of a
 #                             VM that is not proven, or is protected; the VM itself is not
 #                             touched (default: destroy)
-#   VM_KIND                   vm; template: remove only a template that build-template
-#                             created; volume: remove only the holder of a volume, with the
-#                             volume, unless a VM has it (default: vm)
+#   VM_KIND                   vm; template: remove only a template that build-template or
+#                             save-vm made; volume: remove only the holder of a volume, with
+#                             the volume, unless a VM has it (default: vm)
 #   PROXMOX_NODE              default: this host's own
 #   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
@@ -46,7 +46,7 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/../lib/sweep.sh"
 usage() {
   printf '%s\n' \
     'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... destroy-vm.sh [--dry-run | --help]' \
-    'Destroys that VM when its description proves it is ours; list-vms.sh shows' \
+    'Destroys that VM when its description proves that it is the one; list-vms.sh shows' \
     'the values. Exit codes are listed at the top of the script.' >&2
 }
 
@@ -92,7 +92,7 @@ destroy_vm() {
     planned | destroyed) ;;
     gone) log_info "VM ${vm_id} does not exist on node '${probe_node}' or any other: already gone" ;;
     foreign)
-      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': it is another VM by now, and ${vm_name} is gone: ${vm_reason}; nothing was touched" \
+      result_fail vm "refused to destroy VM ${vm_id} on node '${probe_node}': it is another VM now, and ${vm_name} is gone: ${vm_reason}; nothing was touched" \
         "check VM_ID, VM_NAME, LINUS_JOB and LINUS_OWNER against list-vms.sh"
       ;;
     fenced)

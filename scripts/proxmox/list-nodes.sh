@@ -19,7 +19,7 @@
 #   LINUS_NODE_KEY:<node> <SSH host key>
 #   LINUS_NODE_STORAGE:<node> <storage> <active|inactive> <shared|local>
 #   LINUS_NODE_TEMPLATE:<node> <id> <name> <build> <sum> <shared|local> <has>
-#                build: the UUID of its build by build-template, - if it was made elsewhere;
+#                build: the UUID of its build or saving, - if linus did not make it;
 #                sum: the sha256 of its config without lock; shared: all its disks are on
 #                storages that every node has; has: what its build has installed, separated
 #                by commas, - if that is not known

@@ -9,8 +9,8 @@
 #
 # Inputs (environment), all optional:
 #   LINUS_OWNER    only the VMs of this installation
-#   VM_KIND        vm; template: the templates that build-template created, instead of VMs;
-#                  volume: the holders of volumes (default: vm)
+#   VM_KIND        vm; template: the templates that build-template or save-vm made, instead
+#                  of VMs; volume: the holders of volumes (default: vm)
 #   LIST_NODES     all, or own: only this node, without asking other nodes (default: all)
 #   LINUS_NONCE    delimits the output
 # Options: --help
@@ -40,7 +40,7 @@ owner=''
 usage() {
   printf '%s\n' \
     'usage: [LINUS_OWNER=...] list-vms.sh [--help]' \
-    'Lists the VMs of ours on every online node.' >&2
+    'Lists the VMs of linus on every online node.' >&2
 }
 
 read_inputs() { # <argument...>

@@ -23,7 +23,9 @@
 #                        (lib/run.sh), and no signal but KILL has any effect on the script
 #   exit                 its exit status, or the signal that killed it: systemd writes it,
 #                        last of all
-# An operation that has begun, and has neither exit nor unit, is lost: the host was restarted.
+# <prefix>: unfinished operations whose IDs begin with it are told to stop first. An operation
+# that has begun, and has neither exit nor unit, is lost: the host was restarted. One that a
+# signal killed is lost, too.
 # An operation that nobody settled is removed after a week; none runs that long.
 #
 # If others have taken an engine for dead (LINUS_ENGINE, with a file fence-<engine> in

@@ -45,6 +45,7 @@
 #                       guests report, although this node cannot see their cards
 #   VM_TRUST_FIRST_USE false   true: accept a VM whose guest agent does not respond, by the
 #                       neighbour table and without a host key to pin
+#   LINUS_ENGINE              the engine that asks, if there are several (lib/fence.sh)
 #   LINUS_NONCE               delimits the output
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
@@ -64,7 +65,7 @@ usage() {
   printf '%s\n' \
     'usage: ACTION=start|stop|shutdown|suspend|resume|snapshot|revert|delete-snapshot|fork|unfork|network|rename VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=...' \
     '       [SNAPSHOT=... [SNAPSHOT_MEMORY=true]] [VM_EGRESS=...] [NEW_NAME=...] power-vm.sh [--dry-run | --help]' \
-    'Does that to the VM when its description proves it is ours; list-vms.sh shows' \
+    'Does that to the VM when its description proves that it is the one; list-vms.sh shows' \
     'the values. Inputs and exit codes are listed at the top of the script.' >&2
 }
 

@@ -59,7 +59,7 @@ save_left=()
 usage() {
   printf '%s\n' \
     'usage: VM_ID=... VM_NAME=... LINUS_JOB=... LINUS_OWNER=... TEMPLATE_NAME=... LINUS_BUILD=... [SAVE_MODE=in-place] save-vm.sh [--dry-run | --help]' \
-    'Makes a template of a VM of ours. Inputs and exit codes are listed at the top of the' \
+    'Makes a template from a VM of linus. Inputs and exit codes are listed at the top of the' \
     'script.' >&2
 }
 

@@ -144,7 +144,7 @@ volume_of_205() {
     lease_of "${other}"
     run_script destroy-vm
     assert_status 5
-    assert_says "LINUS_ERROR:refused to destroy VM 205 on node 'pve': it is another VM by now"
+    assert_says "LINUS_ERROR:refused to destroy VM 205 on node 'pve': it is another VM now"
     assert_line LINUS_VM_OUTCOME:foreign
     assert_untouched
     # Ours is gone, and what the host kept for it; the other's is the other's.

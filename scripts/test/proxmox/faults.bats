@@ -733,5 +733,5 @@ add_our_template() {
 
   printf 'none %s %s pve local 1 %s 1 1 1 1\n' "${VM_NAME}" "${owner}" "$(</proc/sys/kernel/random/boot_id)" >"${LINUS_HOST_DIR}/leases/205-${job}"
   run_sweep
-  [[ ${status} -eq 0 && ${log} == *'is a template by now'* && ${log} != *'left alone'* && ! -e ${LINUS_HOST_DIR}/leases/205-${job} && -e ${PVE_STUB}/vm/205 ]] || fail "${log}"
+  [[ ${status} -eq 0 && ${log} == *'is a template now'* && ${log} != *'left alone'* && ! -e ${LINUS_HOST_DIR}/leases/205-${job} && -e ${PVE_STUB}/vm/205 ]] || fail "${log}"
 }
