@@ -81,7 +81,7 @@ func run(ctx context.Context, backend daemon.NewBackend, args []string, stdin io
 	return exitCode(err)
 }
 
-// verbs returns linus's commands. MCP clients start linus mcp anew each time, and linus mcp starts
+// verbs returns linus's commands. MCP clients start linus mcp each time, and linus mcp starts
 // linus serve, so these two do not wait until the options of eighty others are built.
 func (a *app) verbs(args []string) []*cobra.Command {
 	often := []*cobra.Command{a.mcpCommand(), a.serveCommand()}

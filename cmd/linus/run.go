@@ -247,7 +247,7 @@ func (r treeRun) held(ctx context.Context, s *session, vm string) ([]byte, error
 			return index, nil
 		}
 	}
-	return nil, nil // linus writes no index that long: the tree is made anew
+	return nil, nil // linus writes no index that long: the whole tree is made again
 }
 
 // runManifest returns the manifest of a run. input reports whether stdin goes to the command.

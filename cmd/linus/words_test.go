@@ -4,6 +4,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -74,11 +75,17 @@ var notEnglish = regexp.MustCompile(`gone on with|\bstood still\b|has changed no
 	`|\bfor ever\b|\banew\b|\bwhoever has (?:issued|asked|created|saved)\b|\bas it was idle\b|\b(?:go|goes|went) on with\b|\b(?:tasks?|jobs?|run|work|VMs?) (?:go|goes|went) on\b` +
 	`|\bwho (?:adds|asks for) it\b|\bis to be (?:asked|told|given)\b`)
 
-// Documents and messages say it as a native engineer would.
+// aComment is a line of one, or the end of one, in Go or in a shell.
+var aComment = regexp.MustCompile(`(?m)(?:^|\s)(?://|#) .*$`)
+
+// thereIsNone is how one says it, unlike the same of a thing.
+var thereIsNone = regexp.MustCompile(`\bthere (?:is|are|was|were) none\b`)
+
+// Documents, messages and comments say it as a native engineer would.
 func TestWords_AreEnglish(t *testing.T) {
 	t.Parallel()
 	check := func(path, text string) {
-		if m := notEnglish.FindString(text); m != "" {
+		if m := notEnglish.FindString(thereIsNone.ReplaceAllString(text, "")); m != "" {
 			t.Errorf("%s says %q, which is not how one says it: %s", path, m, text)
 		}
 	}
@@ -99,6 +106,29 @@ func TestWords_AreEnglish(t *testing.T) {
 	}
 	if texts < 1000 {
 		t.Errorf("only %d texts were found", texts)
+	}
+	comments := 0
+	for _, pattern := range []string{"../*/*.go", "../../internal/*/*.go", "../../internal/*/*/*.go", "../../scripts/*/*.sh"} {
+		files, err := filepath.Glob(filepath.FromSlash(pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+		}
+		for _, path := range files {
+			if strings.HasSuffix(path, "_test.go") {
+				continue
+			}
+			data, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, comment := range aComment.FindAllString(string(data), -1) {
+				comments++
+				check(path, comment)
+			}
+		}
+	}
+	if comments < 10000 {
+		t.Errorf("only %d comments were found", comments)
 	}
 }
 

@@ -54,7 +54,7 @@ type Entry struct {
 type Options struct {
 	Entries []Entry
 	// Open returns a node that is not an entry, to be reached at its address with one of its host
-	// keys: the cluster vouches for them, and an entry has reported them. Open does not connect
+	// keys: the cluster trusts them, and an entry has reported them. Open does not connect
 	// yet.
 	Open func(n job.Node) Node
 

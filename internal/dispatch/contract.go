@@ -50,7 +50,7 @@ type Hooked interface {
 	Woken() <-chan struct{}
 }
 
-// Continued is a queue that is told of the running sessions of a previous dispatcher process, whose VMs
+// Continued is a queue that needs to know the running sessions of a previous dispatcher process, whose VMs
 // may have their work already, so that it knows them like those it has handed over itself.
 type Continued interface{ Continue(s Session) }
 

@@ -149,7 +149,7 @@ func (e *Executor) takeBundle(ctx, work context.Context, r *run, j job.Job, c *j
 				return fmt.Errorf("what the task has committed is not known: %s", s.Reason)
 			}
 		}
-		return nil // the task has changed nothing
+		return nil // the task changed nothing
 	}
 	if _, err := e.fetchRepository(work, r, j); err != nil {
 		return err

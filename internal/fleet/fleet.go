@@ -147,7 +147,7 @@ type Fleet struct {
 	background    sync.WaitGroup // of Tend
 
 	mu       sync.Mutex
-	running  context.Context //nolint:containedctx // until which work goes on; nil: the engine does not run
+	running  context.Context //nolint:containedctx // until which work continues; nil: the engine does not run
 	demand   job.Demand
 	freed    chan struct{}      // closed when there may be more room for VMs
 	expiring int                // persistent VMs with an expiry time, as of the last look

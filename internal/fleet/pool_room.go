@@ -117,7 +117,7 @@ func (f *Fleet) MemberLease() time.Duration {
 	return f.o.Lease + leaseMore
 }
 
-// renewal returns the lease that a member is to be given now; 0: its lease is long enough.
+// renewal returns the lease that a member should get now; 0: its lease is long enough.
 func (f *Fleet) renewal(ctx context.Context, m vm.VM) time.Duration {
 	lease := f.MemberLease()
 	if lease == 0 || !m.Stays() || m.Member.State == vm.MemberDoomed {

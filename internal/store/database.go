@@ -66,7 +66,7 @@ func queryOnce[T any](ctx context.Context, q querier, read func(scanner) (T, err
 }
 
 // atMost is LIMIT ? in a form whose number SQLite does not plan for. Otherwise SQLite would prepare
-// the statement anew for each number.
+// the statement again for each number.
 const atMost = ` LIMIT ? + 0`
 
 // scanValue reads a row of one column.
@@ -182,7 +182,7 @@ type tx struct {
 	mark    string          // its row in meta; see postgres.go
 	engine  string          // the engine that writes; empty: it does not share the database
 	notices []job.Notice    // for the other engines
-	soon    []string        // jobs that the others are told of a little later
+	soon    []string        // jobs that the others are notified of a little later
 	told    []job.Happening // what the current change reports, once it is committed
 	posted  []statement     // to run with the next statement
 	broken  error           // the error of a posted statement: the transaction is unusable

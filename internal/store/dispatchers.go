@@ -12,7 +12,7 @@ import (
 // is drained.
 const forgetDispatcher = 24 * 3600
 
-// dispatcher is a dispatcher, and the status that was last told of it.
+// dispatcher is a dispatcher, and its status that was last reported.
 type dispatcher struct {
 	job.Dispatcher
 	told string

@@ -46,7 +46,7 @@ func (t *tx) changed(j job.Job, events []job.Event) {
 // engines, and a job has a dozen.
 const gather = 500 * time.Millisecond
 
-// gathered are the jobs that the others are told of soon. Only writeAll uses it.
+// gathered are the jobs that the others are notified of soon. Only writeAll uses it.
 type gathered struct {
 	jobs map[string]bool
 	told time.Time // the last time
@@ -56,7 +56,7 @@ type gathered struct {
 // gather adds the postponed notices to those of a transaction, if it has any others or they are
 // due.
 func (s *Store) gather(t *tx) {
-	for _, id := range t.soon { // harmless if it is not committed: the others are told of no change
+	for _, id := range t.soon { // harmless if it is not committed: the others learn of no change
 		s.gathered.jobs[id] = true
 	}
 	if s.gathered.sent = len(t.notices) > 0 || time.Since(s.gathered.told) >= gather; !s.gathered.sent {

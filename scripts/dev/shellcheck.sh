@@ -2,7 +2,7 @@
 # Runs shellcheck on the files that it is given, each with all that it sources; where there
 # is a library among them, on all libraries, as one program.
 #
-# It reads a file anew at each line that sources it, so what many libraries source is
+# It reads a file again at each line that sources it, so what many libraries source is
 # read dozens of times. It is given copies, therefore, with the same lines, in which each
 # file sources every library once, in the order in which bash runs them.
 #

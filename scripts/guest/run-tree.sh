@@ -46,7 +46,7 @@ remove_gone() { # <directory> <list>
 }
 
 # update_tree makes the tree what it is where it was sent from. Until that is done there is no
-# index, and the next run makes the tree anew.
+# index, and the next run makes the whole tree again.
 update_tree() { # <tree> <state> <sent> <sha256 of the index>
   local -r tree=$1 base=$2/base state=$2 sent=$3 held=$4
   local sum=''

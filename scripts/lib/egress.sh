@@ -284,7 +284,7 @@ egress_perl() { # <directory of pmxcfs> <directory of learned addresses> <resolv
       6 => [qw(::/3 2001::/23 2001:db8::/32 2002::/16 2620:4f:8000::/48 3fff::/20 4000::/2 8000::/1)],
     );
     sub family { return $_[0] =~ /:/ ? 6 : 4 }
-    sub address { # its text as nft writes it; empty where it is none
+    sub address { # its text as nft writes it; empty if there is none
       my $text = shift // "";
       my $kind = $text =~ /:/ ? AF_INET6 : AF_INET;
       my $ip = inet_pton($kind, $text);

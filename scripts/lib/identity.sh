@@ -79,7 +79,7 @@ fail() {
 }
 
 # The clock first: all that follows writes dates. The time is the host's of when this was
-# sent; the machine's hardware clock goes on with the host's, and may know better by now.
+# sent; the machine's hardware clock follows the host's, and may know better now.
 set_clock() {
   rtc=0
   { read -r rtc </sys/class/rtc/rtc0/since_epoch; } 2>/dev/null

@@ -92,7 +92,7 @@ read_inputs() { # <argument...>
   esac
   VM_NAME=${TEMPLATE_NAME}
   VM_TEMPLATE='' VM_CHECKPOINT=''
-  # An image may have no agent before one is installed here. That agent must then vouch for the
+  # An image may have no agent before one is installed here. That agent must then prove the
   # machine that was worked in (verify_agent).
   VM_TRUST_FIRST_USE=true
   validate_tools ssh ssh-keygen

@@ -437,7 +437,7 @@ func (q *Queue) registerAtGitea(ctx context.Context, s dispatch.Session) (regist
 	if err != nil {
 		return registered{}, err
 	}
-	id, _ := got.Runner.ID.Int64() // 0 is none
+	id, _ := got.Runner.ID.Int64() // 0: no runner
 	if !got.Runner.Ephemeral {
 		q.mu.Lock()
 		q.ids[s.Name] = id

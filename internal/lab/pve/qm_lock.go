@@ -20,7 +20,7 @@ func (c *call) lockVM(id int, fn func() error) error {
 		if err := sys.WritePidFile(task, os.Getpid()); err != nil {
 			return err
 		}
-		defer os.Remove(task) //nolint:errcheck // a task whose process is gone is none
+		defer os.Remove(task) //nolint:errcheck // a task whose process is gone does not count
 		return fn()
 	})
 }

@@ -232,6 +232,6 @@ func (c *call) task(id int, kind string, work func() error) error {
 	if err := sys.WritePidFile(file, os.Getpid()); err != nil {
 		return err
 	}
-	defer os.Remove(file) //nolint:errcheck // a task whose process is gone is none
+	defer os.Remove(file) //nolint:errcheck // a task whose process is gone does not count
 	return work()
 }

@@ -227,7 +227,7 @@ func (m Manager) kill(u unit, o options) (int, error) {
 		return 1, err
 	}
 	for p, there := sys.ReadProcess(u.PID); there && !p.Stopped; p, there = sys.ReadProcess(u.PID) {
-		time.Sleep(time.Millisecond) //nolint:forbidigo // nobody is told of it
+		time.Sleep(time.Millisecond) //nolint:forbidigo // it is not reported
 	}
 	_, err := m.signalTree(u.PID, sig)
 	return 0, errors.Join(err, u.signal(unix.SIGCONT))
