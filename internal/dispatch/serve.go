@@ -209,7 +209,7 @@ func (d *dispatcher) waiting(ctx context.Context) (work []Work, err error) {
 	}
 	many := len(all) > maxWaiting
 	if many && !d.many {
-		d.Log.Warn("the queue reports more waiting work than is possible: only the oldest counts", "waiting", len(all))
+		d.Log.Warn("the queue reports more waiting work than is possible: only the oldest count", "waiting", len(all))
 	}
 	all, d.many = all[:min(len(all), maxWaiting)], many
 	odd, why := 0, error(nil)

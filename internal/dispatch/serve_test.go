@@ -261,7 +261,7 @@ func TestServe_WorkThatCannotBeIsSaidOnce(t *testing.T) {
 		}()
 		time.Sleep(time.Hour)
 		stop()
-		if err := <-ended; err != nil || strings.Count(said.String(), "cannot be") != 1 {
+		if err := <-ended; err != nil || strings.Count(said.String(), "invalid work") != 1 {
 			t.Errorf("%v, %d bytes said", err, said.Len())
 		}
 	})
