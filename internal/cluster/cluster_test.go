@@ -947,7 +947,13 @@ func TestPlace_LooksOnceMoreBeforeItSaysNever(t *testing.T) {
 		t.Errorf("it is read again for a plan: %+v", placed)
 	}
 	want.Planned = false
-	if placed, err := p.Place(t.Context(), want); err != nil || placed.Node != w.nodes[1].Name {
-		t.Errorf("%+v, %v", placed, err)
+	w.told("")
+	for range 3 {
+		if placed, err := p.Place(t.Context(), want); err != nil || placed.Node != w.nodes[1].Name {
+			t.Errorf("%+v, %v", placed, err)
+		}
+	}
+	if reads := w.told("inventory"); len(reads) != 1 {
+		t.Errorf("it was read %d times: %q", len(reads), reads)
 	}
 }

@@ -19,6 +19,9 @@ import (
 // none.
 func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, error) {
 	inv, err := p.Nodes(ctx)
+	if !want.Planned && candidates(inv, want, p.o).never() != nil { // another engine may have just made its template
+		inv, err = p.reread(ctx)
+	}
 	if err != nil {
 		return job.Placed{}, err
 	}
@@ -27,11 +30,6 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 			"bring the other nodes back, until then Proxmox refuses every change; look at: pvecm status"}
 	}
 	c := candidates(inv, want, p.o)
-	if c.never() != nil && !want.Planned { // a template that another engine has just made, for example
-		if newer, err := p.reread(ctx); err == nil && newer.Quorum {
-			c = candidates(newer, want, p.o)
-		}
-	}
 	defer func() {
 		for _, r := range c.refusals() {
 			if !want.Planned {

@@ -462,6 +462,7 @@ func (h *host) supervised(t *testing.T) (end func()) {
 // An engine dies while a template is built: its VM goes once nobody has it stay, and no template is
 // there.
 func TestTemplates_AnEngineThatDiesLeavesNothing(t *testing.T) {
+	t.Parallel() // it waits for the build's time
 	loops.AtNightOnly(t, "TestBuild_ThatFailsLeavesNoVM and TestSet_EndsAVMWhenItsTimeIsOver")
 	c := npmClients(t)
 	port := freePort(t)
