@@ -93,6 +93,7 @@ type dispatcher struct {
 
 	kind, queue string
 	q           Queue
+	began       time.Time
 
 	odd  int  // invalid pieces of work at the last poll
 	many bool // more than maxWaiting waited at the last poll

@@ -26,6 +26,9 @@ const (
 	// is claimed but not served would have to wait until the claim expires.
 	claimEnd = 10 * time.Second
 
+	// lateTime is how long a request that a killed dispatcher had sent may still take effect.
+	lateTime = 20 * time.Second
+
 	lookPause = 30 * time.Second // between polls of a queue while no place is free
 
 	maxWaiting = 1000 // pieces of work in one answer
@@ -39,7 +42,7 @@ const (
 func Serve(ctx context.Context, o Options, kind, name string, q Queue) error {
 	o.Every, o.CoolDown = cmp.Or(o.Every, idlePause), cmp.Or(o.CoolDown, failedPause)
 	d := &dispatcher{
-		Options: o, kind: kind, queue: name, q: q,
+		Options: o, kind: kind, queue: name, q: q, began: time.Now(),
 		slots: make(chan struct{}, o.Sessions), taken: map[string]bool{}, jobs: map[string]bool{}, failed: map[string]failed{}, counts: map[job.Reason]int{}, held: make(chan struct{}),
 	}
 	return d.run(ctx)
@@ -56,8 +59,12 @@ func (d *dispatcher) claim(ctx, sessions context.Context) error {
 			if sessions.Err() != nil {
 				return // the next dispatcher releases them
 			}
-			if s := (Session{j.Session.Work, j.ID, j.Session.Name}); !d.released(sessions, s, j.Outcome) {
-				d.sessions.Go(func() { d.release(sessions, s, j.Outcome) }) // retries do not delay the others
+			s := Session{j.Session.Work, j.ID, j.Session.Name}
+			switch { // what is repeated does not delay the others
+			case !d.released(sessions, s, j.Outcome):
+				d.sessions.Go(func() { d.release(sessions, s, j.Outcome) })
+			case time.Since(j.CompletedAt) < askTime:
+				d.sessions.Go(func() { d.releaseAgain(sessions, s, j.Outcome) })
 			}
 		}
 	})
@@ -394,9 +401,29 @@ func (d *dispatcher) toEnd(ctx context.Context, s Session, log *slog.Logger) {
 	}
 }
 
-// release cleans up what a session has left in the queue: at least one attempt, then retries with growing
-// pauses until one succeeds or the dispatcher ends.
+// release takes back what a session has left in the queue. It retries with growing pauses until that
+// succeeds, and once more if the dispatcher ends.
 func (d *dispatcher) release(ctx context.Context, s Session, o *job.Outcome) {
+	d.tillReleased(ctx, s, o)
+	d.releaseAgain(ctx, s, o)
+}
+
+// releaseAgain repeats a release that succeeded in the dispatcher's first moments: a request of a killed
+// dispatcher, such as for a runner, may have taken effect after it.
+func (d *dispatcher) releaseAgain(ctx context.Context, s Session, o *job.Outcome) {
+	late := time.Until(d.began.Add(lateTime))
+	if late <= 0 {
+		return
+	}
+	select {
+	case <-ctx.Done():
+	case <-d.ending:
+	case <-time.After(late):
+	}
+	d.tillReleased(ctx, s, o)
+}
+
+func (d *dispatcher) tillReleased(ctx context.Context, s Session, o *job.Outcome) {
 	for n := 0; !d.released(ctx, s, o) && sleep.For(ctx, backOff(n)) == nil; n++ {
 	}
 }

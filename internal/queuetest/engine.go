@@ -288,7 +288,7 @@ func (e *Engine) List(_ context.Context, f job.Filter) (page job.Page, err error
 		has = has && (f.Dispatcher == "" || of != nil && of.Dispatcher == f.Dispatcher && job.QueueID(of.Kind, of.Queue) == f.Queue)
 		mine := f.Principal == "" || f.Principal == cmp.Or(vm.Principal, job.OperatorName)
 		if vm.Status == f.Status && has && mine {
-			page.Jobs = append(page.Jobs, job.Summary{ID: vm.ID, Status: vm.Status, Labels: vm.Manifest.Labels, Session: vm.Session, Outcome: vm.Outcome})
+			page.Jobs = append(page.Jobs, job.Summary{ID: vm.ID, Status: vm.Status, Labels: vm.Manifest.Labels, Session: vm.Session, Outcome: vm.Outcome, CompletedAt: vm.CompletedAt})
 		}
 	}
 	return page, nil
