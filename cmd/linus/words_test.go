@@ -49,14 +49,7 @@ func TestWords_TheCoreSpeaksOfNoToolAndNoCommand(t *testing.T) {
 // input of a script or a step's name.
 func eachText(t *testing.T, pattern string, look func(path, text string)) {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	if err != nil || len(files) == 0 {
-		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
-	}
-	for _, path := range files {
-		if strings.HasSuffix(path, "_test.go") {
-			continue
-		}
+	eachFile(t, pattern, func(path string) {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -67,6 +60,20 @@ func eachText(t *testing.T, pattern string, look func(path, text string)) {
 			}
 			return true
 		})
+	})
+}
+
+// eachFile looks at the files of a pattern that are no tests.
+func eachFile(t *testing.T, pattern string, look func(path string)) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.FromSlash(pattern))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("%s: %d files, %v", pattern, len(files), err)
+	}
+	for _, path := range files {
+		if !strings.HasSuffix(path, "_test.go") {
+			look(path)
+		}
 	}
 }
 
@@ -99,7 +106,7 @@ func TestWords_AreEnglish(t *testing.T) {
 	}
 	texts := 0
 	for _, pattern := range []string{"*.go", "../linus-worker/*.go", "../linus-sandbox/*.go", "../../internal/*/*.go"} {
-		eachText(t, filepath.FromSlash(pattern), func(path, text string) {
+		eachText(t, pattern, func(path, text string) {
 			texts++
 			check(path, text)
 		})
@@ -109,14 +116,7 @@ func TestWords_AreEnglish(t *testing.T) {
 	}
 	comments := 0
 	for _, pattern := range []string{"../*/*.go", "../../internal/*/*.go", "../../internal/*/*/*.go", "../../scripts/*/*.sh"} {
-		files, err := filepath.Glob(filepath.FromSlash(pattern))
-		if err != nil || len(files) == 0 {
-			t.Fatalf("%s: %d files, %v", pattern, len(files), err)
-		}
-		for _, path := range files {
-			if strings.HasSuffix(path, "_test.go") {
-				continue
-			}
+		eachFile(t, pattern, func(path string) {
 			data, err := os.ReadFile(path)
 			if err != nil {
 				t.Fatal(err)
@@ -125,7 +125,7 @@ func TestWords_AreEnglish(t *testing.T) {
 				comments++
 				check(path, comment)
 			}
-		}
+		})
 	}
 	if comments < 10000 {
 		t.Errorf("only %d comments were found", comments)

@@ -900,24 +900,34 @@ func TestRemoveTemplate_NeedsAnID(t *testing.T) {
 	}
 }
 
-// What was made a moment ago is not refused for what was known before.
-func TestFits_LooksOnceMoreBeforeItRefuses(t *testing.T) {
-	t.Parallel()
-	w := three(t)
+// withoutTemplate returns a cluster that has been read while no node had a template; build makes one
+// on the second node.
+func withoutTemplate(t *testing.T) (w *world, p *Provider, build func()) {
+	t.Helper()
+	w = three(t)
 	templates := w.nodes[0].Templates
 	for i := range w.nodes {
 		w.nodes[i].Templates = nil
 	}
-	p := w.cluster("pve1")
+	p = w.cluster("pve1")
 	if _, err := p.Nodes(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+	return w, p, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.nodes[1].Templates = templates
+	}
+}
+
+// What was made a moment ago is not refused for what was known before.
+func TestFits_LooksOnceMoreBeforeItRefuses(t *testing.T) {
+	t.Parallel()
+	_, p, build := withoutTemplate(t)
 	if err := p.Fits(t.Context(), spec(2)); err == nil {
 		t.Fatal("it fits without a template")
 	}
-	w.mu.Lock()
-	w.nodes[1].Templates = templates
-	w.mu.Unlock()
+	build()
 	if err := p.Fits(t.Context(), spec(2)); err != nil {
 		t.Error(err)
 	}
@@ -926,22 +936,12 @@ func TestFits_LooksOnceMoreBeforeItRefuses(t *testing.T) {
 // So is a VM that is about to be made: another engine may have made its template.
 func TestPlace_LooksOnceMoreBeforeItSaysNever(t *testing.T) {
 	t.Parallel()
-	w := three(t)
-	templates := w.nodes[0].Templates
-	for i := range w.nodes {
-		w.nodes[i].Templates = nil
-	}
-	p := w.cluster("pve1")
-	if _, err := p.Nodes(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	w, p, build := withoutTemplate(t)
 	want := job.Placement{Spec: spec(2)}
 	if placed, err := p.Place(t.Context(), want); err == nil {
 		t.Fatalf("it has a place without a template: %+v", placed)
 	}
-	w.mu.Lock()
-	w.nodes[1].Templates = templates
-	w.mu.Unlock()
+	build()
 	want.Planned = true // what is only planned waits for the next look
 	if placed, err := p.Place(t.Context(), want); err == nil {
 		t.Errorf("it is read again for a plan: %+v", placed)

@@ -50,7 +50,7 @@ func (p *Provider) Place(ctx context.Context, want job.Placement) (job.Placed, e
 	}
 }
 
-// refitTime bounds how long a second look at the cluster may take.
+// refitTime bounds how long a submit waits for a second look at the cluster.
 const refitTime = 5 * time.Second
 
 // reread is Nodes, but never from memory.
@@ -58,8 +58,6 @@ func (p *Provider) reread(ctx context.Context) (job.Inventory, error) {
 	p.mu.Lock()
 	p.readAt = time.Time{}
 	p.mu.Unlock()
-	ctx, end := context.WithTimeout(ctx, refitTime)
-	defer end()
 	return p.Nodes(ctx)
 }
 
@@ -70,7 +68,9 @@ func (p *Provider) Fits(ctx context.Context, spec job.VMSpec) error {
 	if err == nil {
 		return nil
 	}
-	inv, unread := p.reread(ctx)
+	timed, end := context.WithTimeout(ctx, refitTime)
+	defer end()
+	inv, unread := p.reread(timed)
 	if unread != nil {
 		return err
 	}
