@@ -42,9 +42,17 @@ volume_find_disk() { # volume_disk: empty if there is none; volume_held: its key
 # snapshots and what waits for a restart.
 volume_find_users() { # <disk> <holder>; volume_users: <vmid> <key> <rw or ro>, one each; volume_rc above 1: not known
   local line
+  local -i tries=1
   local -r form='/([0-9]+)\.conf:([a-z]+[0-9]+): ([^,]*)(,.*)?$'
+  local -ra read=(60 run_alone grep -RHF --include='*.conf' -e ": $1" -- "${LINUS_PVE_DIR:-/etc/pve}/nodes")
   declare -ga volume_users=()
-  run_read 60 run_alone grep -RHF --include='*.conf' -e ": $1" -- "${LINUS_PVE_DIR:-/etc/pve}/nodes"
+  run_read "${read[@]}"
+  # A config went while they were read: its VM is gone, or on a node that was read before.
+  while ((run_rc == 2 && tries < 5)); do
+    tries+=1
+    log_info "not all configs could be read: try ${tries} of 5: ${run_said}"
+    run_read "${read[@]}"
+  done
   volume_rc=${run_rc}
   run_lines read
   for line in "${run_lines[@]}"; do

@@ -485,3 +485,21 @@ setup_holder() {
   output=$(vm_undo 205 pve 2>/dev/null)
   [[ -z ${output} ]] || fail "${output}"
 }
+
+@test "a VM that moves or goes while all configs are read neither hides its volume nor fails" {
+  setup_holder
+  add_our_vm 205 'scsi3: local-lvm:vm-300-disk-0,size=1G'
+  local -r config=${LINUS_PVE_DIR}/qemu-server/205.conf moved=${BATS_TEST_TMPDIR}/moved
+  # shellcheck disable=SC2016 # the stub's
+  stub_program grep '/usr/bin/grep "$@"
+    rc=$?
+    mv -f -- '"${moved} ${config}"' || rm -f -- '"${config}"'
+    exit "${rc}"'
+  mv -- "${config}" "${moved}"
+  ln -s nowhere "${config}" # it is listed, and gone when it is opened
+  vm_check_before_destroy 300 pve
+  [[ ${vm_doubt} == 'the volume is attached to VM 205' ]] || fail "moved: ${vm_doubt}"
+  ln -s nowhere "${config}"
+  vm_check_before_destroy 300 pve
+  [[ -z ${vm_doubt} ]] || fail "gone: ${vm_doubt}"
+}
