@@ -75,8 +75,14 @@ func (s *soak) checkpointsGone() {
 	s.t.Helper()
 	s.t.Logf("%d jobs had a VM that was restored\n%s", s.from("restored"), s.h.cli(s.t, "template", "checkpoint", "list"))
 	if s.from("restored") == 0 {
-		s.h.cli(s.t, "template", "checkpoint", "build", "--wait")
-		s.h.cli(s.t, "run", "--start", "restore", "--", "true")
+		s.until("a job that goes on from a checkpoint", func() bool {
+			s.h.exits(s.t, "template", "checkpoint", "build", "--wait") // refused while there is one: a job finds that its memory is gone
+			code, text := s.h.exits(s.t, "run", "--start", "restore", "--", "true")
+			if code != 0 {
+				s.t.Log(text)
+			}
+			return code == 0
+		})
 	}
 	s.until("the end of the checkpoints", func() bool {
 		var left []struct{ Name string }
