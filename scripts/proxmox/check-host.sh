@@ -20,6 +20,7 @@
 #   LINUS_FACTS:<version> <types of storages> <sha256>   a test of this host is valid only
 #                for these; the sum is that of the template's config without lock; - stands
 #                for what is not known
+#   LINUS_HOSTNAME, LINUS_PVE_VERSION, LINUS_VM_NODE, LINUS_RESULT (lib/result.sh)
 # Exit codes: 0 no check failed, otherwise that of the first failure: 1 invalid
 # parameter, 2 missing tool, 3 invalid configuration, 4 node offline;
 # 129/130/141/143 signal.

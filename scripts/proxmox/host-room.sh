@@ -28,6 +28,7 @@
 #   LINUS_LEASE:<job> <renewed|kept|over|gone>   kept: not renewed, because the host's leases
 #                are being worked on, or because the VM has no lease and is not proven to be
 #                linus's; over: the host ends the VM; gone: no node has a VM with that ID
+#   LINUS_RESULT (lib/result.sh)
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 5 the memory is not known,
 # 129/130/141/143 signal.
 

@@ -50,10 +50,13 @@
 # Options: --dry-run (check the proof, print the commands, change nothing), --help
 #
 # Each action can be run twice: a VM already in the wanted state is a success. Only the name
-# of a snapshot cannot be used again. The result is on stdout in LINUS_ lines (lib/result.sh),
-# the log on stderr. After start, resume and revert it has the address, user and host key,
-# like create-vm's. After fork it has LINUS_FORK:live or LINUS_FORK:disk, LINUS_FORK_WHY, and
-# if the VM was paused for it, LINUS_FORK_PAUSE in milliseconds.
+# of a snapshot cannot be used again. The log is on stderr, the result on stdout in LINUS_
+# lines (lib/result.sh): LINUS_VM_ID, LINUS_VM_NAME (after rename the new one) and
+# LINUS_VM_NODE; after start, resume and revert the address, user and host key, too, like
+# create-vm's; in a failure LINUS_VM_OUTCOME:exists if another VM has NEW_NAME, and
+# LINUS_VM_OUTCOME:fenced if LINUS_ENGINE may not act any more. After fork also
+# LINUS_FORK:live or LINUS_FORK:disk, LINUS_FORK_WHY, and if the VM was paused for it,
+# LINUS_FORK_PAUSE in milliseconds.
 # Exit codes: 0 ok, 1 invalid parameter, 2 missing tool, 3 invalid configuration
 # (also a storage without snapshots), 4 node offline, 5 refused or failed, 6
 # network or SSH timeout, 129/130/141/143 signal. The VM is never destroyed.
