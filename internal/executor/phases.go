@@ -145,9 +145,10 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	var done change
 	err = r.capture.ShownError(e.retryEngineFaults(ctx, r, func() (err error) {
 		if again {
-			if j, err = e.o.Jobs.Job(ctx, r.id); err != nil {
-				return err
-			}
+			err = e.reread(ctx, r.id, &j)
+		}
+		if err != nil {
+			return err
 		}
 		again = true
 		done, err = p.run(e, ctx, r, j)
@@ -171,6 +172,15 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	}
 	done, left = e.failed(ctx, r, p, err)
 	return result{all(recordEvents(ended), done), left}, nil
+}
+
+// reread has its copies of the job in a frame of its own: they are not on the stack while a phase,
+// such as following the task, lasts.
+//
+//go:noinline
+func (e *Executor) reread(ctx context.Context, id string, j *job.Job) (err error) {
+	*j, err = e.o.Jobs.Job(ctx, id)
+	return err
 }
 
 // failed returns what follows the failure of a working phase, unless the job is already decided: a

@@ -7,196 +7,269 @@ import (
 	"io"
 )
 
-// do calls the method of an engine that has a verb's name.
-func do(ctx context.Context, e Engine, verb string, in any) (any, error) {
+// method returns what calls the method of an engine that has a verb's name. A switch that called them
+// itself would need room for the values of all of them on the stack, 38 KB, in every call.
+func method(verb string) func(context.Context, Engine, any) (any, error) {
 	switch verb {
 	case "AttachVolume":
-		return e.AttachVolume(ctx, in.(VolumeAttach))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.AttachVolume(ctx, in.(VolumeAttach))
+		}
 	case "Cancel":
-		return None{}, e.Cancel(ctx, in.(jobRef).ID)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return None{}, e.Cancel(ctx, in.(jobRef).ID) }
 	case "CancelHostTest":
-		return e.CancelHostTest(ctx, in.(hostTestRef).Test)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.CancelHostTest(ctx, in.(hostTestRef).Test)
+		}
 	case "CheckHost":
-		return e.CheckHost(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CheckHost(ctx) }
 	case "Checkpoint":
-		return e.Checkpoint(ctx, in.(checkpointRef).Checkpoint)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.Checkpoint(ctx, in.(checkpointRef).Checkpoint)
+		}
 	case "Checkpoints":
-		return e.Checkpoints(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Checkpoints(ctx) }
 	case "CordonNode":
-		return e.CordonNode(ctx, in.(nodeRef).Node)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CordonNode(ctx, in.(nodeRef).Node) }
 	case "CreateCheckpoint":
-		return e.CreateCheckpoint(ctx, in.(CheckpointSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.CreateCheckpoint(ctx, in.(CheckpointSpec))
+		}
 	case "CreateCredential":
-		return e.CreateCredential(ctx, in.(NewCredential))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.CreateCredential(ctx, in.(NewCredential))
+		}
 	case "CreatePool":
-		return e.CreatePool(ctx, in.(Pool))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CreatePool(ctx, in.(Pool)) }
 	case "CreateSchedule":
-		return e.CreateSchedule(ctx, in.(ScheduleSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.CreateSchedule(ctx, in.(ScheduleSpec))
+		}
 	case "CreateToken":
-		return e.CreateToken(ctx, in.(TokenSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CreateToken(ctx, in.(TokenSpec)) }
 	case "CreateVM":
-		return e.CreateVM(ctx, in.(Submission))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CreateVM(ctx, in.(Submission)) }
 	case "CreateVolume":
-		return e.CreateVolume(ctx, in.(VolumeSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.CreateVolume(ctx, in.(VolumeSpec)) }
 	case "Credentials":
-		return e.Credentials(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Credentials(ctx) }
 	case "DeleteJob":
-		return None{}, e.DeleteJob(ctx, in.(jobRef).ID)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return None{}, e.DeleteJob(ctx, in.(jobRef).ID)
+		}
 	case "DeleteSnapshot":
-		in := in.(snapshotRef)
-		return e.DeleteSnapshot(ctx, in.VM, in.Snapshot)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(snapshotRef)
+			return e.DeleteSnapshot(ctx, args.VM, args.Snapshot)
+		}
 	case "DestroyVM":
-		return e.DestroyVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.DestroyVM(ctx, in.(vmRef).VM) }
 	case "DetachVolume":
-		in := in.(attachedRef)
-		return e.DetachVolume(ctx, in.Volume, in.VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(attachedRef)
+			return e.DetachVolume(ctx, args.Volume, args.VM)
+		}
 	case "DialVM":
-		in := in.(portRef)
-		return e.DialVM(ctx, in.VM, in.Port)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(portRef)
+			return e.DialVM(ctx, args.VM, args.Port)
+		}
 	case "Dispatchers":
-		return e.Dispatchers(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Dispatchers(ctx) }
 	case "DrainDispatcher":
-		return None{}, e.DrainDispatcher(ctx, in.(dispatcherRef).Name)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return None{}, e.DrainDispatcher(ctx, in.(dispatcherRef).Name)
+		}
 	case "EditFile":
-		return e.EditFile(ctx, in.(FileEdit))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.EditFile(ctx, in.(FileEdit)) }
 	case "Engines":
-		return e.Engines(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Engines(ctx) }
 	case "ExposePort":
-		return e.ExposePort(ctx, in.(PortSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ExposePort(ctx, in.(PortSpec)) }
 	case "ForgetVM":
-		return e.ForgetVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ForgetVM(ctx, in.(vmRef).VM) }
 	case "ForkVM":
-		return e.ForkVM(ctx, in.(ForkSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ForkVM(ctx, in.(ForkSpec)) }
 	case "HostTests":
-		return e.HostTests(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.HostTests(ctx) }
 	case "Input":
-		in := in.(input)
-		return None{}, e.Input(ctx, in.ID, in.Data, in.Close)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(input)
+			return None{}, e.Input(ctx, args.ID, args.Data, args.Close)
+		}
 	case "Job":
-		return e.Job(ctx, in.(jobRef).ID)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Job(ctx, in.(jobRef).ID) }
 	case "Kill":
-		in := in.(ToKill)
-		return e.Kill(ctx, in.ID, in.Signal)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(ToKill)
+			return e.Kill(ctx, args.ID, args.Signal)
+		}
 	case "List":
-		return e.List(ctx, in.(Filter))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.List(ctx, in.(Filter)) }
 	case "ListFiles":
-		return e.ListFiles(ctx, in.(FileList))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ListFiles(ctx, in.(FileList)) }
 	case "ListPorts":
-		return e.ListPorts(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ListPorts(ctx, in.(vmRef).VM) }
 	case "ListSnapshots":
-		return e.ListSnapshots(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ListSnapshots(ctx, in.(vmRef).VM) }
 	case "LoginVM":
-		in := in.(loginRef)
-		return e.LoginVM(ctx, in.VM, in.Key)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(loginRef)
+			return e.LoginVM(ctx, args.VM, args.Key)
+		}
 	case "Manifest":
-		return e.Manifest(ctx, in.(jobRef).ID)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Manifest(ctx, in.(jobRef).ID) }
 	case "Network":
-		return e.Network(ctx, in.(NetworkQuery))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Network(ctx, in.(NetworkQuery)) }
 	case "Nodes":
-		return e.Nodes(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Nodes(ctx) }
 	case "OpenArtifact":
-		in := in.(fileRef)
-		var out Download
-		var err error
-		out.File, out.About, err = e.OpenArtifact(ctx, in.ID, in.Path)
-		return out, err
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(fileRef)
+			var out Download
+			var err error
+			out.File, out.About, err = e.OpenArtifact(ctx, args.ID, args.Path)
+			return out, err
+		}
 	case "Output":
-		in := in.(Stretch)
-		return e.Output(ctx, in.ID, in.Stream, in.Offset, in.Limit)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(Stretch)
+			return e.Output(ctx, args.ID, args.Stream, args.Offset, args.Limit)
+		}
 	case "PauseSchedule":
-		return e.PauseSchedule(ctx, in.(ScheduleEdit))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.PauseSchedule(ctx, in.(ScheduleEdit))
+		}
 	case "Plan":
-		return e.Plan(ctx, in.(Submission))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Plan(ctx, in.(Submission)) }
 	case "Pool":
-		return e.Pool(ctx, in.(poolRef).Pool)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Pool(ctx, in.(poolRef).Pool) }
 	case "Pools":
-		return e.Pools(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Pools(ctx) }
 	case "ReadFile":
-		return e.ReadFile(ctx, in.(FileRange))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ReadFile(ctx, in.(FileRange)) }
 	case "ReadTree":
-		return e.ReadTree(ctx, in.(FileRef))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ReadTree(ctx, in.(FileRef)) }
 	case "RemoveCheckpoint":
-		return e.RemoveCheckpoint(ctx, in.(checkpointRef).Checkpoint)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RemoveCheckpoint(ctx, in.(checkpointRef).Checkpoint)
+		}
 	case "RemoveCredential":
-		return e.RemoveCredential(ctx, in.(credentialRef).Credential)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RemoveCredential(ctx, in.(credentialRef).Credential)
+		}
 	case "RemovePool":
-		return e.RemovePool(ctx, in.(poolRef).Pool)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.RemovePool(ctx, in.(poolRef).Pool) }
 	case "RemoveSchedule":
-		return e.RemoveSchedule(ctx, in.(scheduleRef).Schedule)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RemoveSchedule(ctx, in.(scheduleRef).Schedule)
+		}
 	case "RemoveVolume":
-		return e.RemoveVolume(ctx, in.(volumeRef).Volume)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RemoveVolume(ctx, in.(volumeRef).Volume)
+		}
 	case "ReportDispatcher":
-		return e.ReportDispatcher(ctx, in.(Dispatcher))
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.ReportDispatcher(ctx, in.(Dispatcher))
+		}
 	case "Resize":
-		in := in.(resized)
-		return None{}, e.Resize(ctx, in.ID, in.Rows, in.Columns)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(resized)
+			return None{}, e.Resize(ctx, args.ID, args.Rows, args.Columns)
+		}
 	case "ResizePool":
-		in := in.(PoolEdit)
-		return e.ResizePool(ctx, in.Pool, in.PoolChange)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(PoolEdit)
+			return e.ResizePool(ctx, args.Pool, args.PoolChange)
+		}
 	case "Result":
-		return e.Result(ctx, in.(jobRef).ID)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Result(ctx, in.(jobRef).ID) }
 	case "ResumeVM":
-		return e.ResumeVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.ResumeVM(ctx, in.(vmRef).VM) }
 	case "RevertVM":
-		in := in.(snapshotRef)
-		return e.RevertVM(ctx, in.VM, in.Snapshot)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(snapshotRef)
+			return e.RevertVM(ctx, args.VM, args.Snapshot)
+		}
 	case "RevokeToken":
-		return e.RevokeToken(ctx, in.(tokenRef).Token)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RevokeToken(ctx, in.(tokenRef).Token)
+		}
 	case "RunSchedule":
-		return e.RunSchedule(ctx, in.(scheduleRef).Schedule)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.RunSchedule(ctx, in.(scheduleRef).Schedule)
+		}
 	case "SaveVM":
-		in := in.(toSave)
-		return e.SaveVM(ctx, in.VM, in.Name, in.InPlace)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(toSave)
+			return e.SaveVM(ctx, args.VM, args.Name, args.InPlace)
+		}
 	case "Schedule":
-		return e.Schedule(ctx, in.(scheduleRef).Schedule)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.Schedule(ctx, in.(scheduleRef).Schedule)
+		}
 	case "Schedules":
-		return e.Schedules(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Schedules(ctx) }
 	case "SetVM":
-		in := in.(VMEdit)
-		return e.SetVM(ctx, in.VM, in.VMChange)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(VMEdit)
+			return e.SetVM(ctx, args.VM, args.VMChange)
+		}
 	case "SnapshotVM":
-		in := in.(newSnapshot)
-		return e.SnapshotVM(ctx, in.VM, in.Snapshot, in.Memory)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(newSnapshot)
+			return e.SnapshotVM(ctx, args.VM, args.Snapshot, args.Memory)
+		}
 	case "StartVM":
-		return e.StartVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.StartVM(ctx, in.(vmRef).VM) }
 	case "StopVM":
-		return e.StopVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.StopVM(ctx, in.(vmRef).VM) }
 	case "Submit":
-		return e.Submit(ctx, in.(Submission))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Submit(ctx, in.(Submission)) }
 	case "SuspendVM":
-		return e.SuspendVM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.SuspendVM(ctx, in.(vmRef).VM) }
 	case "TestHost":
-		return e.TestHost(ctx, in.(HostTestSpec))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.TestHost(ctx, in.(HostTestSpec)) }
 	case "Tokens":
-		return e.Tokens(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Tokens(ctx) }
 	case "UncordonNode":
-		return e.UncordonNode(ctx, in.(nodeRef).Node)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return e.UncordonNode(ctx, in.(nodeRef).Node)
+		}
 	case "UndrainDispatcher":
-		return None{}, e.UndrainDispatcher(ctx, in.(dispatcherRef).Name)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			return None{}, e.UndrainDispatcher(ctx, in.(dispatcherRef).Name)
+		}
 	case "UnexposePort":
-		in := in.(namedPort)
-		return e.UnexposePort(ctx, in.VM, in.Port)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(namedPort)
+			return e.UnexposePort(ctx, args.VM, args.Port)
+		}
 	case "Usage":
-		return e.Usage(ctx, in.(UsageQuery))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Usage(ctx, in.(UsageQuery)) }
 	case "VM":
-		return e.VM(ctx, in.(vmRef).VM)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.VM(ctx, in.(vmRef).VM) }
 	case "VMs":
-		return e.VMs(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.VMs(ctx) }
 	case "Volume":
-		return e.Volume(ctx, in.(volumeRef).Volume)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Volume(ctx, in.(volumeRef).Volume) }
 	case "Volumes":
-		return e.Volumes(ctx)
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.Volumes(ctx) }
 	case "Watch":
-		in := in.(Watching)
-		var out WatchedJob
-		var err error
-		out.Events, out.Job, err = e.Watch(ctx, in.ID, in.After)
-		return out, err
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(Watching)
+			var out WatchedJob
+			var err error
+			out.Events, out.Job, err = e.Watch(ctx, args.ID, args.After)
+			return out, err
+		}
 	case "WriteFile":
-		return e.WriteFile(ctx, in.(FileWrite))
+		return func(ctx context.Context, e Engine, in any) (any, error) { return e.WriteFile(ctx, in.(FileWrite)) }
 	case "WriteTree":
-		in := in.(treeUpload)
-		return None{}, e.WriteTree(ctx, in.FileRef, in.Archive)
+		return func(ctx context.Context, e Engine, in any) (any, error) {
+			args := in.(treeUpload)
+			return None{}, e.WriteTree(ctx, args.FileRef, args.Archive)
+		}
 	}
 	panic("there is no verb " + verb)
 }

@@ -1,7 +1,7 @@
 //go:build ignore
 
 // generate writes calls_gen.go. For each row of the table of verbs it writes a method of calls,
-// which calls the row, and a case in do, which calls the engine's method. It skips rows whose method
+// which calls the row, and a function that calls the engine's method. It skips rows whose method
 // parameters are not the fields of the row's input: their methods are in calls.go, and their rows
 // set the call with by.
 package main
@@ -62,13 +62,9 @@ func main() {
 		if len(params) == 1 && types.Identical(params[0].Type(), in) {
 			input, fields = names[0], []string{"in.(" + text(in) + ")"}
 		} else if fields = namesOf(in, "in.("+text(in)+")."); len(fields) > 1 {
-			fields = namesOf(in, "in.")
+			fields = namesOf(in, "args.")
 		}
-		fmt.Fprintf(&cases, "case %q:\n", m.Name())
-		if len(fields) > 1 {
-			fmt.Fprintf(&cases, "in := in.(%s)\n", text(in))
-		}
-		does := fmt.Sprintf("e.%s(%s)\n", m.Name(), strings.Join(append([]string{"ctx"}, fields...), ", "))
+		does := fmt.Sprintf("e.%s(%s)", m.Name(), strings.Join(append([]string{"ctx"}, fields...), ", "))
 		call := fmt.Sprintf("(ctx, to, Verb%s, %s)", m.Name(), input)
 		switch {
 		case len(results) == 0:
@@ -80,9 +76,15 @@ func main() {
 		default:
 			all := strings.Join(append(namesOf(out, "out."), "err"), ", ")
 			call = "out, err := ask" + call + "\nreturn " + all
-			does = fmt.Sprintf("var out %s\nvar err error\n%s = %sreturn out, err\n", text(out), all, does)
+			does = fmt.Sprintf("var out %s\nvar err error\n%s = %s\nreturn out, err", text(out), all, does)
 		}
-		cases.WriteString(does)
+		if len(fields) > 1 {
+			does = fmt.Sprintf("args := in.(%s)\n%s", text(in), does)
+		}
+		if strings.Contains(does, "\n") {
+			does = "\n" + does + "\n"
+		}
+		fmt.Fprintf(&cases, "case %q:\nreturn func(ctx context.Context, e Engine, in any) (any, error) {%s}\n", m.Name(), does)
 		fmt.Fprintf(&methods, "\nfunc (to calls) %s(ctx context.Context%s) (%s) {\n%s\n}\n", m.Name(), strings.Join(given, ""), strings.Join(append(returned, "error"), ", "), call)
 	}
 	var file bytes.Buffer
@@ -90,7 +92,16 @@ func main() {
 	for _, path := range slices.Sorted(maps.Keys(imports)) {
 		fmt.Fprintf(&file, "%q\n", path)
 	}
-	fmt.Fprintf(&file, ")\n\n// do calls the method of an engine that has a verb's name.\nfunc do(ctx context.Context, e Engine, verb string, in any) (any, error) {\nswitch verb {\n%s}\npanic(\"there is no verb \" + verb)\n}\n%s", &cases, &methods)
+	fmt.Fprintf(&file, `)
+
+// method returns what calls the method of an engine that has a verb's name. A switch that called them
+// itself would need room for the values of all of them on the stack, 38 KB, in every call.
+func method(verb string) func(context.Context, Engine, any) (any, error) {
+switch verb {
+%s}
+panic("there is no verb " + verb)
+}
+%s`, &cases, &methods)
 	source, err := format.Source(file.Bytes())
 	if err == nil {
 		err = os.WriteFile("calls_gen.go", source, 0o644)

@@ -70,7 +70,7 @@ func (v *Verb) Do(ctx context.Context, e Engine, in any) (any, error) {
 	case v.do != nil:
 		return v.do(ctx, e, in)
 	default:
-		return do(ctx, e, v.Name, in)
+		return method(v.Name)(ctx, e, in)
 	}
 	out, err := through.call(ctx, v, in) // as its methods do, but without copying in and the result
 	if out == nil {
