@@ -225,7 +225,7 @@ func (e *Executor) wentDown(ctx context.Context, j job.Job, err error) bool {
 	case !e.o.Fleet.Spread():
 		return false
 	case !job.IsClass(err, job.HostUnreachable):
-		return job.IsClass(err, job.HostOffline)
+		return job.HasClass(err, job.HostOffline) // perhaps beside the first thing that failed as the node went down
 	case j.VM == nil || j.VM.ID == 0:
 		return false
 	}

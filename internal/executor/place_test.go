@@ -434,16 +434,21 @@ func TestNodes_OneAloneIsNotCordoned(t *testing.T) {
 // A node that went down with the VM that was being created on it: the job is lost, and
 // its VM is not said to be gone.
 func TestPlace_AJobIsLostWithItsNode(t *testing.T) {
-	r, _ := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
 	down := &job.HostError{Op: "reach node pve1", Host: "pve", Class: job.HostOffline, Text: "node 'pve1' is offline"}
-	r.behave(providertest.Behaviour{FailStep: "start_vm", Fail: down, Destroys: slices.Repeat([]error{down}, 5)}, false)
-	id := r.submit()
-	j := r.until(id, func(j job.Job) bool { return j.Status == job.Failed })
-	if j.Outcome.Reason != job.ReasonLost || j.VM.State == vm.Destroyed {
-		t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
-	}
-	if j = r.wait(id); j.VM.State != vm.Destroyed { // it came back
-		t.Errorf("VM %+v", j.VM)
+	stopped := &job.HostError{Op: "attach volume cache to VM 100", Host: "pve", Class: job.HostVM, Text: "VM 100 does not run"}
+	for name, failed := range map[string]error{"down": down, "its VMs stop first": errors.Join(stopped, down)} {
+		t.Run(name, func(t *testing.T) {
+			r, _ := onNodes(t, 8, func(job.Placement) (string, error) { return "pve1", nil })
+			r.behave(providertest.Behaviour{FailStep: "start_vm", Fail: failed, Destroys: slices.Repeat([]error{down}, 5)}, false)
+			id := r.submit()
+			j := r.until(id, func(j job.Job) bool { return j.Status == job.Failed })
+			if j.Outcome.Reason != job.ReasonLost || j.VM.State == vm.Destroyed {
+				t.Errorf("%+v, VM %+v", j.Outcome, j.VM)
+			}
+			if j = r.wait(id); j.VM.State != vm.Destroyed { // it came back
+				t.Errorf("VM %+v", j.VM)
+			}
+		})
 	}
 }
 

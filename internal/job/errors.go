@@ -151,3 +151,14 @@ func IsClass(err error, class HostClass) bool {
 	var host *HostError
 	return errors.As(err, &host) && host.Class == class
 }
+
+// HasClass reports whether err is, or joins, a *HostError of the class.
+func HasClass(err error, class HostClass) bool { return errors.Is(err, ofClass(class)) }
+
+// ofClass is any *HostError of a class, to errors.Is.
+type ofClass HostClass
+
+func (c ofClass) Error() string { return string(c) }
+
+// Is reports whether target is the error's class.
+func (e *HostError) Is(target error) bool { return target == error(ofClass(e.Class)) }
