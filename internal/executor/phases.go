@@ -145,10 +145,9 @@ func (e *Executor) runPhase(ctx context.Context, r *run, j job.Job, left []phase
 	var done change
 	err = r.capture.ShownError(e.retryEngineFaults(ctx, r, func() (err error) {
 		if again {
-			err = e.reread(ctx, r.id, &j)
-		}
-		if err != nil {
-			return err
+			if err = e.reread(ctx, r.id, &j); err != nil {
+				return err
+			}
 		}
 		again = true
 		done, err = p.run(e, ctx, r, j)
